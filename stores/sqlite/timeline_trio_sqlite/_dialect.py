@@ -1,0 +1,107 @@
+"""
+The row operations in SQLite's SQL, on one connection, inside of one transaction.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING, Final
+
+from timeline_trio.store import Row, RowHead, StoreRejected
+
+from ._failures import primary_code
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from timeline_trio.store import Revision
+
+_IDS_PER_STATEMENT: Final = 500  # below the 999 variables that an old SQLite takes
+_GREATEST_INTEGER: Final = 2**63 - 1
+
+_SELECT_HEADS: Final = "SELECT id, version, created_at, updated_at FROM timelines WHERE id IN "
+_SELECT_ROWS: Final = "SELECT id, version, created_at, updated_at, payload FROM timelines WHERE id IN "
+_SELECT_RECENT_HEADS: Final = """\
+SELECT id, version, created_at, updated_at FROM timelines
+WHERE updated_at > ? ORDER BY updated_at DESC, id DESC LIMIT ?
+"""
+_INSERT: Final = """\
+INSERT INTO timelines (id, version, created_at, updated_at, payload) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (id) DO NOTHING
+"""
+_REPLACE: Final = """\
+UPDATE timelines SET payload = ?, version = ?, updated_at = ? WHERE id = ? AND created_at = ? AND version = ?
+"""
+
+
+def decode_text(stored: bytes) -> str:
+    """
+    Read text that may have been damaged, so that one bad row is found out and does not fail the others.
+    """
+    return stored.decode(errors="surrogateescape")
+
+
+class SQLiteDialect:
+    """
+    Does a script's row operations.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def fetch_heads(self, ids: Sequence[str]) -> list[RowHead]:
+        """
+        Answer `FetchHeads`.
+        """
+        return [_head(*columns) for cursor in self._select(_SELECT_HEADS, ids) for columns in cursor]
+
+    def fetch_rows(self, ids: Sequence[str]) -> list[Row]:
+        """
+        Answer `FetchRows`.
+        """
+        return [_row(*columns) for cursor in self._select(_SELECT_ROWS, ids) for columns in cursor]
+
+    def fetch_recent_heads(self, after: int, limit: int) -> list[RowHead]:
+        """
+        Answer `FetchRecentHeads`.
+        """
+        after = max(-_GREATEST_INTEGER, min(after, _GREATEST_INTEGER))
+        rows = self._connection.execute(_SELECT_RECENT_HEADS, (after, min(limit, _GREATEST_INTEGER)))
+        return [_head(*columns) for columns in rows]
+
+    def insert_row(self, row: Row) -> bool:
+        """
+        Answer `InsertRow`.
+        """
+        return self._write(row, _INSERT, (row.id, row.version, row.created_at, row.updated_at, row.payload))
+
+    def replace_row(self, row: Row, expected: Revision) -> bool:
+        """
+        Answer `ReplaceRow`.
+        """
+        values = (row.payload, row.version, row.updated_at, row.id, expected.incarnation, expected.version)
+        return self._write(row, _REPLACE, values)
+
+    def _select(self, statement: str, ids: Sequence[str]) -> Iterator[sqlite3.Cursor]:
+        for start in range(0, len(ids), _IDS_PER_STATEMENT):
+            chunk = tuple(ids[start : start + _IDS_PER_STATEMENT])
+            marks = ", ".join("?" * len(chunk))
+            yield self._connection.execute(f"{statement} ({marks})", chunk)
+
+    def _write(self, row: Row, statement: str, values: tuple[str | int, ...]) -> bool:
+        try:
+            return self._connection.execute(statement, values).rowcount == 1
+        except (sqlite3.DataError, OverflowError) as error:
+            if isinstance(error, sqlite3.Error) and primary_code(error) != sqlite3.SQLITE_TOOBIG:
+                raise
+            raise StoreRejected(row.id, "the document is larger than SQLite can hold in one row") from error
+
+
+def _head(id_: str, version: int, created_at: int, updated_at: int) -> RowHead:
+    return RowHead(id=id_, version=version, created_at=created_at, updated_at=updated_at)
+
+
+def _row(id_: str, version: int, created_at: int, updated_at: int, payload: object) -> Row:
+    # Whatever else a damaged or foreign table holds there is no payload, and the row is found to be corrupt.
+    text = payload if isinstance(payload, str) else ""
+    return Row(id=id_, version=version, created_at=created_at, updated_at=updated_at, payload=text)

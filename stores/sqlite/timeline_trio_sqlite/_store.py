@@ -1,0 +1,151 @@
+"""
+The store: rows in one SQLite file, one writer at a time and readers beside it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from typing import TYPE_CHECKING, Final, TypeVar, final
+
+import msgspec
+import trio
+
+from timeline_trio.store import RowStore, Script, run_script
+
+from ._dialect import SQLiteDialect, decode_text
+from ._failures import is_busy
+from ._pool import CLOSE_TIMEOUT, Pool
+from ._schema import check_collation, create_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ._options import Options
+
+T = TypeVar("T")
+
+_READERS: Final = 4
+_BUSY_TIMEOUT: Final = 0.05  # seconds
+
+
+class SQLiteStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    How a store is doing.
+
+    Attributes:
+        busy_retries: how many transactions were tried anew because another connection held a lock.
+        idle_connections: connections that are open and not in use.
+        running_threads: transactions that run, with those whose caller was cancelled and left.
+    """
+
+    busy_retries: int
+    idle_connections: int
+    running_threads: int
+
+
+@final
+class SQLiteStore(RowStore):
+    """
+    Keeps one row an operation in an SQLite file, which any number of processes of one machine share.
+
+    Opened by `open_sqlite`, or by `timeline_trio.store.open_store` and a URL.
+    """
+
+    def __init__(
+        self, options: Options, *, clock: Callable[[], int] = time.time_ns, overlap: float = 1.0
+    ) -> None:
+        super().__init__(clock=clock, overlap=overlap)
+        self._options = options
+        # Immediate: a transaction that reads first and asks for the write lock later fails at once, without
+        # waiting.
+        self._writer = Pool(options.path, self._connect_writer, begin="BEGIN IMMEDIATE", size=1)
+        self._readers = Pool(options.path, self._connect, begin="BEGIN", size=_READERS)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._writer.closed else "open"
+        return f"<SQLiteStore {str(self._options.path)!r} {state}, {self.statistics()}>"
+
+    async def run(self, begin: Callable[[], Script[T]], *, writes: bool) -> T:
+        """
+        Run a script in one transaction, in a thread.
+
+        Cancelled, it may have been done; it never overwrites what is written afterwards.
+
+        Raises:
+            StoreUnavailable: the file cannot be used; the message says what to do.
+        """
+        pool = self._writer if writes else self._readers
+        return await pool.run(lambda connection: run_script(begin(), SQLiteDialect(connection)))
+
+    async def create_schema(self) -> None:
+        """
+        Create the table and its index, if they are not there. Cancelled, it may have been done.
+
+        Raises:
+            StoreUnavailable: the file cannot be used; the message says what to do.
+        """
+        await self._writer.run(create_table)
+
+    async def aclose(self) -> None:
+        """
+        Close all connections. Again, it does nothing more; cancelled, it still closes them.
+
+        A transaction that runs closes its own when it ends, which is waited for, for 2 seconds at most.
+        """
+        # Shielded, since connections left open are open files, and bounded, since a disk may hang: the thread
+        # then goes on by itself.
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + 2 * CLOSE_TIMEOUT):
+            await trio.to_thread.run_sync(
+                self._close, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
+            )
+        await trio.lowlevel.checkpoint()
+
+    def statistics(self) -> SQLiteStatistics:
+        """
+        Return how the store is doing now.
+        """
+        pools = (self._writer, self._readers)
+        return SQLiteStatistics(
+            busy_retries=sum(pool.busy for pool in pools),
+            idle_connections=sum(pool.idle for pool in pools),
+            running_threads=sum(pool.running for pool in pools),
+        )
+
+    def _close(self) -> None:
+        self._readers.close()
+        self._writer.close()
+
+    def _connect(self, mode: str = "rw") -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"{self._options.path.as_uri()}?mode={mode}",
+            uri=True,
+            timeout=_BUSY_TIMEOUT,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        connection.text_factory = decode_text
+        return connection
+
+    def _connect_writer(self) -> sqlite3.Connection:
+        connection = self._connect("rwc" if self._options.create else "rw")
+        try:
+            check_collation(connection)
+            self._set_journal(connection)
+            connection.execute(f"PRAGMA synchronous = {self._options.synchronous}")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _set_journal(self, connection: sqlite3.Connection) -> None:
+        wanted = self._options.journal
+        ((current,),) = connection.execute("PRAGMA journal_mode")
+        if current != wanted:
+            try:
+                connection.execute(f"PRAGMA journal_mode = {wanted}")
+            except sqlite3.OperationalError as error:
+                # Others may use the file in WAL mode for ever; both modes work, so nobody waits for them to
+                # leave.
+                if wanted == "wal" or not is_busy(error):
+                    raise

@@ -1,0 +1,3 @@
+"""
+Private: the facts of this process, between their recording and their saving.
+"""

@@ -1,0 +1,394 @@
+"""
+What is recorded, and what goes to the Store and comes from it.
+
+Ctrl-C does not tear a recording: Trio's protection holds it off, and under another signal handler the one write
+that commits a fact comes before everything that is derived from it, which is then made anew.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Literal, cast, final
+
+from trio.lowlevel import enable_ki_protection
+
+from .._errors import BufferFull, CorruptEntry, ManagerClosed
+from .._store._contract import MergeRequest
+from ._counters import Counters
+from ._entry import Batch, Entry, Slot, make_batch
+from ._live import LiveStage, Phase
+from ._table import EntryTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from .._errors import StoreRejected
+    from .._model._values import Fact, Stage, StageKey
+    from .._store._contract import Answer, Known, Merged
+
+
+@final
+class Cache(EntryTable):
+    """
+    Takes facts in, hands them to the saver in frozen batches, and lays them over what the Store says.
+
+    Args:
+        writer: names this cache in what it saves.
+        max_timelines: how many operations are kept; the least recently used one leaves first.
+        max_pending_timelines: how many operations may have unsaved facts.
+        max_pending_updates: how many unsaved facts one operation may have.
+        report: called with what a put-off recording would have raised.
+    """
+
+    def __init__(
+        self,
+        writer: str,
+        *,
+        max_timelines: int,
+        max_pending_timelines: int,
+        max_pending_updates: int,
+        report: Callable[[str, Exception], None],
+    ) -> None:
+        super().__init__(max_timelines=max_timelines, report=report)
+        self._writer = writer
+        self._max_pending_timelines = max_pending_timelines
+        self._max_pending_updates = max_pending_updates
+        self.counters = Counters()
+        self._tick = 0
+        self._sequence = 0
+        self._closed = False
+
+    @enable_ki_protection
+    def accept(self, opid: str, slot: Slot, fact: Fact, live: LiveStage | None = None) -> None:
+        """
+        Take in a fact, whatever is known of its key; with `live`, the begin of a stage.
+
+        Raises:
+            InvalidValue: what the opid breaks.
+            BufferFull: a bound is reached.
+            ManagerClosed: the cache is closed.
+            WrongProcess: this is a forked child.
+        """
+        self._guard.check()
+        with self._lock:
+            if self._busy:
+                self._put_off.append((opid, partial(self._accept_late, opid, slot, fact, live)))
+                return
+            self._busy = True
+            try:
+                entry = self._enter(opid)
+                older = entry.live.get(cast("StageKey", slot)) if entry.live else None
+                self._take(entry, slot, fact, fits=False)
+                if live is not None:
+                    entry.add_live(live)
+                elif older is not None:
+                    entry.forget_live(older, Phase.ENDED)
+            finally:
+                self._busy = False
+        for watcher in entry.watchers:
+            watcher()
+        if self._hints or self._put_off:
+            self._follow_up()
+
+    @enable_ki_protection
+    def replace(
+        self, opid: str, expected: Stage, stage: Stage, live: LiveStage | None, again: Callable[[], object]
+    ) -> bool:
+        """
+        Take in a stage's next state, if it was made from the present one: False if that has changed meanwhile.
+
+        The end of a stage that was begun here always fits: an outage must not leave finished work shown as running.
+
+        Args:
+            opid: the operation.
+            expected: the state that `stage` was made from.
+            stage: the next state.
+            live: the stage as it was begun here, if it was.
+            again: repeats the whole call, if this one must be put off.
+
+        Raises:
+            BufferFull: a bound is reached.
+            ManagerClosed: the cache is closed.
+            WrongProcess: this is a forked child.
+        """
+        self._guard.check()
+        with self._lock:
+            if self._busy:
+                self._put_off.append((opid, again))
+                return True
+            self._busy = True
+            try:
+                entry = self._enter(opid)
+                key = stage.key
+                if _stage_now(entry, key, live) is not expected:
+                    return False
+                ended = stage.finished_at is not None
+                self._take(entry, key, stage, fits=ended and live is not None)
+                live = live or entry.live.get(key)
+                if live is not None:
+                    live.begun = stage
+                    if ended:
+                        entry.forget_live(live, Phase.ENDED)
+                    elif key not in entry.live:
+                        entry.add_live(live)
+            finally:
+                self._busy = False
+        for watcher in entry.watchers:
+            watcher()
+        if self._hints or self._put_off:
+            self._follow_up()
+        return True
+
+    @enable_ki_protection
+    def current(self, live: LiveStage) -> Stage | None:
+        """
+        Return the state that a change through this record starts from; None if the stage is no longer its to change.
+        """
+        self._guard.check()
+        with self._lock:
+            entry = self._entries.get(live.opid) or self._leaving.get(live.opid)
+            if entry is not None:
+                return _stage_now(entry, live.key, live)
+            return live.begun if live.phase is Phase.RUNNING else None
+
+    def _accept_late(self, opid: str, slot: Slot, fact: Fact, live: LiveStage | None) -> None:
+        try:
+            self.accept(opid, slot, fact, live)
+        except BaseException:
+            if live is not None:
+                live.phase = Phase.REFUSED
+            raise
+
+    def _enter(self, opid: str) -> Entry:
+        """
+        Return the operation's entry, promoted; a new one is not kept before it holds a fact.
+        """
+        if self._closed:
+            self.counters.refused += 1
+            raise ManagerClosed
+        entry = self._entries.get(opid)
+        if entry is not None:
+            self._entries.move_to_end(opid)
+            return entry
+        return self._take_back(opid) or self._new_entry(opid)
+
+    def _take(self, entry: Entry, slot: Slot, fact: Fact, *, fits: bool) -> None:
+        counters, pending = self.counters, entry.pending
+        if slot in pending:
+            counters.superseded += 1
+        elif not fits:
+            self._check_bounds(entry)
+        counters.accepted += 1
+        entry.torn = True
+        pending[slot] = fact
+        entry.show(slot, fact)
+        entry.torn = False
+        if entry.opid not in self._dirty:
+            self._dirty[entry.opid] = entry
+            entry.dirty_since = time.monotonic()
+            self._keep(entry)
+            if 2 * len(self._dirty) == self._max_pending_timelines:
+                self._hints.append(entry.opid)
+        if 2 * len(pending) == self._max_pending_updates:
+            self._hints.append(entry.opid)
+
+    def _check_bounds(self, entry: Entry) -> None:
+        if entry.unsaved >= self._max_pending_updates:
+            self.counters.refused += 1
+            raise BufferFull(entry.opid, "max_pending_updates", self._max_pending_updates)
+        if entry.opid not in self._dirty and len(self._dirty) >= self._max_pending_timelines:
+            self.counters.refused += 1
+            raise BufferFull(entry.opid, "max_pending_timelines", self._max_pending_timelines)
+
+    def next_tick(self) -> int:
+        """
+        Return a number that tells what began before what.
+        """
+        with self._lock:
+            self._tick += 1
+            return self._tick
+
+    def known(self, opids: Iterable[str]) -> dict[str, Known]:
+        """
+        Return what the Store said last of each operation, where it said something.
+        """
+        with self._lock:
+            entries = ((opid, self.peek(opid)) for opid in opids)
+            return {opid: entry.base for opid, entry in entries if entry and entry.base}
+
+    def known_all(self) -> dict[str, Known]:
+        """
+        Return what the Store said last of every cached operation.
+        """
+        with self._lock:
+            return self.known(list(self._entries))
+
+    def learn(self, answer: Answer, began: int, room: Literal["make", "free"]) -> Entry | None:
+        """
+        Take over what the Store said of one operation. Nothing of it is put in line for saving.
+
+        Args:
+            answer: what it said.
+            began: the tick at which it was asked.
+            room: what to do for an unknown operation: "make" evicts another one for it, "free" takes it only where
+                there is free room, behind all others.
+
+        Returns:
+            The entry; None if it was not taken in.
+        """
+        with self._changing():
+            self._tick += 1
+            entry = self.peek(answer.opid)
+            if entry is not None:
+                changed = entry.learn(answer, began, self._tick)
+            else:
+                if room == "free" and len(self._entries) >= self._max_timelines:
+                    return None
+                entry = self._new_entry(answer.opid)
+                changed = entry.learn(answer, began, self._tick)
+                if not changed:
+                    return None
+                self._keep(entry)
+                if room == "free":
+                    self._entries.move_to_end(entry.opid, last=False)
+        if changed:
+            for watcher in entry.watchers:
+                watcher()
+        return entry
+
+    def dirty_opids(self) -> list[str]:
+        """
+        Return the operations with unsaved facts, longest waiting first.
+        """
+        with self._lock:
+            return list(self._dirty)
+
+    def is_dirty(self, opid: str) -> bool:
+        """
+        Whether the operation has unsaved facts.
+        """
+        return opid in self._dirty
+
+    def freeze(self, opid: str) -> tuple[Entry, Batch, MergeRequest] | None:
+        """
+        Return the batch to save next: the one in flight as it was, else all that is pending, frozen now.
+
+        Raises:
+            WrongProcess: this is a forked child; the facts are its parent's to save.
+        """
+        self._guard.check()
+        with self._changing():
+            entry = self._dirty.get(opid)
+            if entry is None:
+                return None
+            if entry.torn:
+                entry.rebuild()
+            if not entry.in_flight:
+                entry.batches += 1
+                facts, entry.pending = entry.pending, {}
+                entry.in_flight.append(self._batch(entry.batches, facts))
+            batch = entry.in_flight[0]
+            return entry, batch, MergeRequest(opid, batch.update, entry.base)
+
+    def _batch(self, number: int, facts: dict[Slot, Fact]) -> Batch:
+        self._sequence += 1
+        return make_batch(number, facts, self._writer, self._sequence)
+
+    def saved(self, entry: Entry, batch: Batch, merged: Merged, began: int) -> bool:
+        """
+        Note that a batch was saved; tell whether the operation should be loaded to see what others saved.
+        """
+        with self._changing():
+            self._tick += 1
+            self.counters.saved += len(batch.facts)
+            stale = entry.settle(batch, merged, began, self._tick)
+            self._tidy(entry)
+        for watcher in entry.watchers:
+            watcher()
+        return stale
+
+    def rejected(self, entry: Entry, batch: Batch, error: StoreRejected) -> int:
+        """
+        Note that a batch was refused for good; return how many facts are lost by that.
+
+        One bad fact must not take the others with it: a batch of several is split, and its parts are next in line.
+        Where the row itself is corrupt there is nothing to find.
+        """
+        with self._changing():
+            entry.in_flight.remove(batch)
+            facts = list(batch.facts.items())
+            if len(facts) > 1 and not isinstance(error, CorruptEntry):
+                half = len(facts) // 2
+                parts = [self._batch(batch.number, dict(part)) for part in (facts[:half], facts[half:])]
+                entry.in_flight[:0] = parts
+                return 0
+            self.counters.rejected += len(facts)
+            entry.lost.update(batch.facts)
+            self._tidy(entry)
+            return len(facts)
+
+    def failed(self, entry: Entry) -> int:
+        """
+        Note that an attempt failed; return how many facts are lost by that: an evicted entry has only the one.
+        """
+        with self._changing():
+            if not entry.leaving:
+                return 0
+            slots = [slot for batch in entry.in_flight for slot in batch.facts]
+            entry.in_flight = []
+            return self._lose(entry, slots)
+
+    def _lose(self, entry: Entry, slots: list[Slot]) -> int:
+        self.counters.dropped += len(slots)
+        entry.lost.update(slots)
+        self._tidy(entry)
+        return len(slots)
+
+    def _tidy(self, entry: Entry) -> None:
+        """
+        Bring the sets of dirty and of leaving entries up to date after an attempt to save.
+        """
+        opid = entry.opid
+        del self._dirty[opid]
+        if entry.pending or entry.in_flight:
+            self._dirty[opid] = entry  # behind those that have waited longer
+            entry.dirty_since = time.monotonic()
+        elif entry.leaving:
+            del self._leaving[opid]
+            entry.leaving = False
+            self._remember_live(entry)
+
+    @enable_ki_protection
+    def close(self) -> None:
+        """
+        Accept nothing from now on.
+        """
+        with self._lock:
+            self._closed = True
+
+    @property
+    def is_closed(self) -> bool:
+        """
+        Whether nothing is accepted any more.
+        """
+        return self._closed
+
+    @enable_ki_protection
+    def release(self) -> dict[str, int]:
+        """
+        Let go of all that is not saved, and return how many facts of each operation are lost.
+        """
+        with self._changing():
+            lost: dict[str, int] = {}
+            for opid, entry in list(self._dirty.items()):
+                slots = [slot for batch in entry.in_flight for slot in batch.facts] + list(entry.pending)
+                entry.in_flight, entry.pending = [], {}
+                lost[opid] = self._lose(entry, slots)
+            return lost
+
+
+def _stage_now(entry: Entry, key: StageKey, live: LiveStage | None) -> Stage | None:
+    if live is not None and live.phase is not Phase.RUNNING:
+        return None
+    return entry.stages.get(key) or (live.begun if live else None)

@@ -1,0 +1,34 @@
+"""
+What became of recorded facts, in numbers that only grow.
+
+At any moment: accepted = saved + superseded + rejected + dropped + pending.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+
+@final
+class Counters:
+    """
+    Counts facts, here called updates: each is one stage state or one boundary.
+
+    Attributes:
+        accepted: taken in.
+        saved: acknowledged by the Store.
+        superseded: replaced by a later fact of the same key before they were saved.
+        rejected: refused by the Store for good.
+        dropped: lost after they were accepted: a final save failed, or the manager closed too early.
+        refused: not taken in: over a bound, or after the manager closed.
+    """
+
+    __slots__ = ("accepted", "dropped", "refused", "rejected", "saved", "superseded")
+
+    def __init__(self) -> None:
+        self.accepted = 0
+        self.saved = 0
+        self.superseded = 0
+        self.rejected = 0
+        self.dropped = 0
+        self.refused = 0

@@ -1,0 +1,267 @@
+"""
+The cached operations of one manager, and the one lock around them.
+
+Recording may come from any thread, from `finally`, from a signal handler, a log handler or a `__del__` that the
+garbage collector runs in the middle of another recording. So the lock can be entered again by its own thread, and
+a call that finds another one of its thread half-way is put off until that one is through, some microseconds later;
+what it would have raised is reported instead.
+
+Nothing is decoded, encoded, awaited or called back while the lock is held.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict, deque
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from trio.lowlevel import enable_ki_protection
+
+from .._model._text import check_opid
+from .._process import ProcessGuard
+from ._entry import Entry
+from ._live import LiveStage, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .._model._document import Document
+    from .._model._values import Stage, StageKey
+
+
+def _ignore_hint(opid: str) -> None:
+    del opid
+
+
+class EntryTable:
+    """
+    Keeps one entry an operation for its whole life.
+
+    Args:
+        max_timelines: how many operations are kept; the least recently used one leaves first.
+        report: called with what a put-off call would have raised.
+    """
+
+    def __init__(self, *, max_timelines: int, report: Callable[[str, Exception], None]) -> None:
+        self._max_timelines = max_timelines
+        self._report = report
+        self.hint_save: Callable[[str], None] = _ignore_hint
+        self._guard = ProcessGuard()
+        self._lock = threading.RLock()
+        self._busy = False  # its thread is in the middle of a change; only read with the lock held
+        self._put_off: deque[tuple[str, Callable[[], object]]] = deque()
+        self._hints: deque[str] = deque()
+        self._entries: OrderedDict[str, Entry] = OrderedDict()  # least recently used first
+        self._leaving: dict[str, Entry] = {}  # evicted, with facts that are not saved yet
+        self._dirty: dict[str, Entry] = {}  # with unsaved facts, longest waiting first
+        self._evicted_live: dict[str, WeakValueDictionary[StageKey, LiveStage]] = {}
+
+    @contextmanager
+    @enable_ki_protection
+    def _changing(self) -> Iterator[None]:
+        """
+        Hold the lock for a change, and do afterwards what was put off meanwhile. The hot path does the same by hand.
+        """
+        with self._lock:
+            self._busy = True
+            try:
+                yield
+            finally:
+                self._busy = False
+        self._follow_up()
+
+    def _follow_up(self) -> None:
+        while self._hints or self._put_off:
+            try:
+                self.hint_save(self._hints.popleft())
+            except IndexError:  # there was none, or another thread was faster
+                pass
+            try:
+                opid, call = self._put_off.popleft()
+            except IndexError:
+                continue
+            try:
+                call()
+            except Exception as error:  # noqa: BLE001 - whoever made the call is gone, so it is reported
+                self._report(opid, error)
+
+    def _new_entry(self, opid: str) -> Entry:
+        check_opid(opid)
+        entry = Entry(opid)
+        for live in list(self._evicted_live.get(opid, {}).values()):
+            if live.phase is Phase.RUNNING:
+                entry.add_live(live)
+        return entry
+
+    def _take_back(self, opid: str) -> Entry | None:
+        entry = self._leaving.pop(opid, None)
+        if entry is not None:
+            entry.leaving = False
+            self._keep(entry)
+        return entry
+
+    def _keep(self, entry: Entry) -> None:
+        if entry.opid not in self._entries:
+            self._entries[entry.opid] = entry
+            self._evicted_live.pop(entry.opid, None)
+            self._make_room()
+
+    def _make_room(self) -> None:
+        surplus = len(self._entries) - self._max_timelines
+        if surplus > 0:
+            newest = next(reversed(self._entries))
+            unpinned = (opid for opid, entry in self._entries.items() if not entry.pins and opid != newest)
+            for opid in [opid for opid, _ in zip(unpinned, range(surplus), strict=False)]:
+                self._evict(self._entries[opid])
+
+    def _evict(self, entry: Entry) -> None:
+        del self._entries[entry.opid]
+        if entry.pending or entry.in_flight:
+            entry.leaving = True
+            self._leaving[entry.opid] = entry
+            self._hints.append(entry.opid)
+        else:
+            self._remember_live(entry)
+
+    def _remember_live(self, entry: Entry) -> None:
+        # Handles outlive the entry. They alone keep their records alive here, so nothing grows without them.
+        if entry.live:
+            self._evicted_live[entry.opid] = WeakValueDictionary(entry.live)
+            if len(self._evicted_live) > 2 * self._max_timelines:
+                self._evicted_live = {opid: lives for opid, lives in self._evicted_live.items() if lives}
+
+    @enable_ki_protection
+    def evict(self, opid: str) -> None:
+        """
+        Free the local copy, after a final save of what is not saved yet. A watched operation stays.
+        """
+        self._guard.check()
+        with self._lock:
+            if self._busy:
+                self._put_off.append((opid, lambda: self.evict(opid)))
+                return
+            entry = self._entries.get(opid)
+            if entry is not None and not entry.pins:
+                self._evict(entry)
+        self._follow_up()
+
+    @enable_ki_protection
+    def touch(self, opid: str) -> Entry | None:
+        """
+        Return the operation's entry, promoted and taken back if it was leaving; None if there is none.
+        """
+        self._guard.check()
+        with self._changing():
+            entry = self._entries.get(opid)
+            if entry is None:
+                return self._take_back(opid)
+            self._entries.move_to_end(opid)
+            return entry
+
+    def peek(self, opid: str) -> Entry | None:
+        """
+        Return the operation's entry as it is, or None.
+        """
+        return self._entries.get(opid) or self._leaving.get(opid)
+
+    @enable_ki_protection
+    def pin(self, opid: str) -> Entry:
+        """
+        Return the operation's entry, an empty one if need be, and keep it until it is unpinned as often.
+        """
+        self._guard.check()
+        with self._changing():
+            entry = self._entries.get(opid) or self._take_back(opid) or self._new_entry(opid)
+            entry.pins += 1
+            self._keep(entry)
+            return entry
+
+    @enable_ki_protection
+    def unpin(self, entry: Entry) -> None:
+        """
+        Undo one `pin`; an entry of which nothing is known does not stay.
+        """
+        with self._changing():
+            entry.pins -= 1
+            if not entry.pins:
+                if entry.is_empty and not entry.has_local_facts:
+                    del self._entries[entry.opid]
+                self._make_room()
+
+    @enable_ki_protection
+    def watch(self, entry: Entry, watcher: Callable[[], None]) -> None:
+        """
+        Have `watcher` called, from any thread, after each change of the view.
+        """
+        with self._changing():
+            entry.watchers = (*entry.watchers, watcher)
+
+    @enable_ki_protection
+    def unwatch(self, entry: Entry, watcher: Callable[[], None]) -> None:
+        """
+        Undo `watch`.
+        """
+        with self._changing():
+            entry.watchers = tuple(other for other in entry.watchers if other != watcher)
+
+    @enable_ki_protection
+    def view(self, entry: Entry) -> tuple[Document, bool]:
+        """
+        Return the merged document, detached, and whether all that was recorded here is saved.
+        """
+        with self._lock:
+            if entry.torn and not self._busy:
+                entry.rebuild()
+            return entry.document(), entry.is_flushed
+
+    @enable_ki_protection
+    def live_named(self, opid: str, name: str, actor_key: str) -> list[LiveStage]:
+        """
+        Return the running stages of that name and actor that were begun in this process.
+        """
+        self._guard.check()
+        with self._changing():
+            entry = self._entries.get(opid) or self._take_back(opid)
+            if entry is None and opid in self._evicted_live:
+                entry = self._new_entry(opid)
+                self._remember_live(entry)
+            return entry.live_named(name, actor_key) if entry else []
+
+    @enable_ki_protection
+    def live_stages(self, opid: str) -> list[LiveStage]:
+        """
+        Return the running stages of the operation that were begun in this process.
+        """
+        with self._lock:
+            entry = self.peek(opid)
+            return list(entry.live.values()) if entry else []
+
+    @enable_ki_protection
+    def running_named(self, opid: str, name: str, actor_key: str) -> list[Stage]:
+        """
+        Return the running stages of that name and actor, whoever began them.
+        """
+        with self._lock:
+            entry = self.peek(opid)
+            stages = [entry.stages[key] for key in entry.running if key[1] == actor_key] if entry else []
+            return [stage for stage in stages if stage.name == name]
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """
+        How many operations are cached, how many have unsaved facts, and how many facts are unsaved.
+        """
+        with self._lock:
+            return len(self._entries), len(self._dirty), sum(entry.unsaved for entry in self._dirty.values())
+
+    @property
+    def oldest_pending(self) -> float:
+        """
+        For how many seconds the longest waiting facts have been waiting; 0 if none are.
+        """
+        with self._lock:
+            since = min((entry.dirty_since for entry in self._dirty.values()), default=None)
+        return 0.0 if since is None else time.monotonic() - since

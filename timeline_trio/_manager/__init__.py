@@ -1,0 +1,3 @@
+"""
+Private: the manager and its background tasks.
+"""

@@ -1,0 +1,50 @@
+"""
+How the Store does, as this manager sees it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@final
+class Health:
+    """
+    Remembers successes and failures, in wall time.
+
+    Args:
+        clock: returns nanoseconds since the epoch.
+    """
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self.changing_merges = 0
+        self.hints_dropped = 0
+        self.last_save_at: int | None = None
+        self.last_load_at: int | None = None
+        self.failing_since: int | None = None
+
+    def saved(self, *, changed: bool) -> None:
+        """
+        Note a successful save.
+        """
+        self.changing_merges += changed
+        self.last_save_at = self._clock()
+        self.failing_since = None
+
+    def loaded(self) -> None:
+        """
+        Note a successful load.
+        """
+        self.last_load_at = self._clock()
+        self.failing_since = None
+
+    def failed(self) -> None:
+        """
+        Note that the Store did not answer.
+        """
+        if self.failing_since is None:
+            self.failing_since = self._clock()

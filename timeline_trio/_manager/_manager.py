@@ -1,0 +1,677 @@
+"""
+The manager: what an application talks to.
+
+Recording is synchronous and local; it goes through the recorder into the cache. Two background tasks exchange the
+cache with the Store. Everything asynchronous here decides first and waits then.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from contextlib import asynccontextmanager
+from random import Random
+from typing import TYPE_CHECKING, Final, final
+
+import trio
+from trio.lowlevel import enable_ki_protection
+
+from .._cache._cache import Cache
+from .._errors import (
+    AmbiguousStage,
+    DrainError,
+    FlushError,
+    InvalidValue,
+    ManagerClosed,
+    NotFound,
+    StageNotFound,
+    StoreError,
+    StoreRejected,
+    StoreUnavailable,
+)
+from .._model._snapshot import Snapshot
+from .._model._text import check_opid
+from .._model._values import Actor, Stage, StageRef, check_actor
+from .._model._wire import Collection
+from .._record._blocks import OperationBlock, StageBlock
+from .._record._handles import StageHandle
+from .._record._recorder import Recorder, make_id_source
+from .._store._noop import NoopStore
+from ._config import Config
+from ._health import Health
+from ._loader import Loader
+from ._reader import Fetch, Reader
+from ._reporter import Reporter
+from ._saver import Saver
+from ._statistics import Statistics
+from ._watch import Snapshots, Until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping
+    from datetime import datetime
+
+    from .._cache._entry import Entry
+    from .._record._recorder import Parent
+    from .._store._contract import Store
+    from .._timeline._handle import Handle
+
+
+@final
+class Manager:
+    """
+    Records into a cache, and exchanges the cache with a Store in the background. Made by `open_manager`.
+
+    Recording, handles, blocks, `flush_soon`, `evict` and `statistics` may be used from any thread; all else on the
+    Trio thread that the manager was opened in.
+    """
+
+    def __init__(self, store: Store | None, config: Config) -> None:
+        """
+        Not to be called: use `open_manager`.
+        """
+        self._config = config
+        self._store: Final[Store] = NoopStore() if store is None else store
+        self._token = trio.lowlevel.current_trio_token()
+        self._thread = threading.get_ident()
+        random = Random()  # noqa: S311 - spreads periods, hides nothing
+        self._reporter = Reporter(config.on_error)
+        self._health = Health(config.clock)
+        self._cache = Cache(
+            make_id_source()(),
+            max_timelines=config.max_timelines,
+            max_pending_timelines=config.max_pending_timelines,
+            max_pending_updates=config.max_pending_updates,
+            report=self._reporter.report,
+        )
+        self._cache.hint_save = self.flush_soon
+        self._recorder = Recorder(
+            self._cache,
+            actor=config.actor,
+            clock=config.clock,
+            new_id=config.new_id,
+            max_fact_bytes=config.max_fact_bytes,
+            redact=config.redact,
+            report=self._reporter.report,
+        )
+        self._watched: Counter[str] = Counter()
+        self._streams: set[Snapshots] = set()
+        self._reader = Reader(self._cache, self._store, config.export_timeout, self._health)
+        self._loader = Loader(
+            self._cache,
+            self._store,
+            config,
+            health=self._health,
+            reporter=self._reporter,
+            watched=lambda: list(self._watched),
+            random=random,
+        )
+        self._saver = Saver(
+            self._cache,
+            self._store,
+            config,
+            health=self._health,
+            reporter=self._reporter,
+            offer_load=self._loader.offer,
+            random=random,
+        )
+        self._nursery: trio.Nursery | None = None
+        self._ended = trio.Event()
+        self._lost: dict[str, int] = {}
+        self._crash: BaseException | None = None
+
+    def __repr__(self) -> str:
+        cached, pending, _ = self._cache.sizes
+        state = "closed" if self._cache.is_closed else "open"
+        return f"<Manager {state}, {cached} timelines, {pending} of them pending, on {self._store!r}>"
+
+    @property
+    def config(self) -> Config:
+        """
+        The options that the manager was opened with.
+        """
+        return self._config
+
+    def begin(
+        self,
+        opid: str,
+        name: str,
+        *,
+        stage_id: str | None = None,
+        parent: Parent = None,
+        actor: Actor | None = None,
+        started_at: int | datetime | None = None,
+        attributes: Mapping[str, object] | None = None,
+    ) -> StageHandle:
+        """
+        Begin a stage.
+
+        Args:
+            opid: the operation.
+            name: what the stage is called; others of the same name may run at the same time.
+            stage_id: the stage's id, unique in the operation together with the actor; made up if left out. A stage
+                of the same id and actor is replaced by a fresh, running one.
+            parent: the stage that this one is part of: its id, a `StageRef` or a handle. It need not be known.
+                A stage of another operation is no parent.
+            actor: who executes the stage; `Config.actor` if left out, and `Actor()` for nobody in particular.
+            started_at: nanoseconds since the epoch or an aware `datetime`; now if left out.
+            attributes: name to JSON value.
+
+        Raises:
+            InvalidValue: naming the field; nothing was accepted.
+            BufferFull: a bound on unsaved updates is reached; nothing was accepted.
+            ManagerClosed: the manager is closed.
+            WrongProcess: this process was forked from the manager's.
+        """
+        return self._recorder.begin(
+            opid,
+            name,
+            stage_id=stage_id,
+            parent=parent,
+            actor=actor,
+            started_at=started_at,
+            attributes=attributes,
+        )
+
+    def stage(
+        self,
+        opid: str,
+        name: str,
+        *,
+        stage_id: str | None = None,
+        parent: Parent = None,
+        actor: Actor | None = None,
+        attributes: Mapping[str, object] | None = None,
+    ) -> StageBlock:
+        """
+        Return a block, for `with`, that is a stage: how it is left is the stage's result.
+
+        The block never raises by itself: what is refused is counted and goes to `on_error`, and the handle that the
+        block yields is then inert. Arguments are those of `begin`.
+        """
+        return StageBlock(
+            self._recorder, opid, name, stage_id=stage_id, parent=parent, actor=actor, attributes=attributes
+        )
+
+    def operation(
+        self, opid: str, name: str, *, attributes: Mapping[str, object] | None = None
+    ) -> OperationBlock[Handle]:
+        """
+        Return a block, for `with`, that starts the operation and finishes it, for everybody; it yields a `Handle`.
+
+        It is for the one instance that owns the operation. Like `stage`, it never raises by itself.
+        """
+        return OperationBlock(self._recorder, opid, name, attributes, lambda: self.writer(opid, self._config.actor))
+
+    def record(self, opid: str, stage: Stage) -> None:
+        """
+        Record a finished interval that was measured elsewhere, as it is given; see `Stage.completed`.
+
+        Raises:
+            InvalidStage: naming the field; nothing was accepted.
+            InvalidAttribute: naming the key; nothing was accepted.
+            BufferFull: a bound on unsaved updates is reached; nothing was accepted.
+            ManagerClosed: the manager is closed.
+        """
+        self._recorder.record(opid, stage)
+
+    def start(
+        self,
+        opid: str,
+        name: str,
+        *,
+        at: int | datetime | None = None,
+        attributes: Mapping[str, object] | None = None,
+    ) -> None:
+        """
+        Record the operation's start.
+
+        Left to be now, a start that says what the stored one says already keeps the stored time, so a restarted
+        process may repeat it; until the stored one is loaded or saved onto, this process shows its own. A start with
+        a time replaces name, time and attributes together.
+
+        Args:
+            opid: the operation.
+            name: what it is called.
+            at: nanoseconds since the epoch or an aware `datetime`; now if left out.
+            attributes: name to JSON value.
+
+        Raises:
+            InvalidValue, BufferFull, ManagerClosed: as `begin`.
+        """
+        self._recorder.start(opid, name, at=at, attributes=attributes)
+
+    def finish(self, opid: str, error: BaseException | str | None = None, *, at: int | datetime | None = None) -> None:
+        """
+        Record the operation's finish, for everybody. It ends no stage, and stages may still come.
+
+        Left to be now, a finish that says what the stored one says already keeps the stored time.
+
+        Args:
+            opid: the operation.
+            error: None if it succeeded, else what it failed or was canceled with; see `outcome_of`.
+            at: nanoseconds since the epoch or an aware `datetime`; now if left out.
+
+        Raises:
+            InvalidValue, BufferFull, ManagerClosed: as `begin`.
+        """
+        self._recorder.finish(opid, error, at=at)
+
+    async def end(
+        self,
+        opid: str,
+        name: str,
+        error: BaseException | str | None = None,
+        *,
+        actor: Actor | None = None,
+        code: str = "",
+        ended_at: int | datetime | None = None,
+        attributes: Mapping[str, object] | None = None,
+    ) -> None:
+        """
+        End the one running stage of that name and actor; `actor` is `Config.actor` if left out.
+
+        Stages that were begun in this process come first; only if there is none is the Store asked. Cancelled, it
+        has done nothing.
+
+        Raises:
+            StageNotFound: no such stage runs.
+            AmbiguousStage: several do; nothing was ended.
+            StoreError: none runs here, and the Store could not be asked.
+            InvalidValue, BufferFull, ManagerClosed: as `begin`.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        check_opid(opid)
+        if actor is not None:
+            check_actor(actor)
+        actor_key = (self._config.actor if actor is None else actor).key
+        if self._end_live(opid, name, actor_key, error, code, ended_at, attributes):
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            return
+        failure = await self._fetch(opid, fresh=True)
+        while not self._end_live(opid, name, actor_key, error, code, ended_at, attributes):
+            running = self._cache.running_named(opid, name, actor_key)
+            if not running and failure is not None and not isinstance(failure, NotFound):
+                raise self._read_error(opid, failure)
+            stage = _the_one(opid, running)
+            if self._recorder.end_stage(opid, stage, error, code, ended_at, attributes):
+                return
+
+    def _end_live(
+        self,
+        opid: str,
+        name: str,
+        actor_key: str,
+        error: BaseException | str | None,
+        code: str,
+        ended_at: int | datetime | None,
+        attributes: Mapping[str, object] | None,
+    ) -> bool:
+        live = self._cache.live_named(opid, name, actor_key)
+        if not live:
+            return False
+        stages = [each.begun for each in live if each.begun is not None]
+        chosen = _the_one(opid, stages)
+        handle = live[stages.index(chosen)]
+        assert isinstance(handle, StageHandle)
+        handle.end(error, code=code, ended_at=ended_at, attributes=attributes)
+        return True
+
+    async def read(self, opid: str, *, fresh: bool = False) -> Snapshot:
+        """
+        Return the operation as this process sees it.
+
+        Without `fresh`, what is cached is returned at once, once the Store has been asked for it; it is then brought
+        up to date in the background. With `fresh`, the Store is asked anew, by a read that starts after this call.
+        Readers share reads: a cancelled one leaves alone. It neither publishes anything nor sees what others have
+        not saved. `collection.store_read` tells whether the Store answered this very call.
+
+        Raises:
+            NotFound: neither this process nor the Store knows the operation.
+            StoreError: the Store failed. With `fresh` its `snapshot` is what this process knows itself; without,
+                it is raised only where that is nothing.
+        """
+        check_opid(opid)
+        entry = self._cache.touch(opid)
+        if entry is not None and entry.is_empty:  # only watched so far
+            entry = None
+        if entry is not None and not fresh:
+            recently = trio.current_time() - self._config.load_interval
+            if entry.asked or (entry.has_local_facts and entry.missed_at > recently):
+                await trio.lowlevel.checkpoint()
+                self._loader.offer(opid)
+                return self._capture(entry)
+        failure = await self._fetch(opid, fresh=fresh)
+        entry = self._cache.touch(opid)
+        if entry is None or entry.is_empty:
+            if isinstance(failure, NotFound):
+                raise NotFound(opid) from failure
+            if failure is None:
+                raise AssertionError("a document was read and is nowhere")
+            raise self._read_error(opid, failure)
+        if failure is None:
+            return self._capture(entry, store_read=True)
+        if fresh and not isinstance(failure, NotFound):
+            raise self._read_error(opid, failure, self._capture(entry))
+        return self._capture(entry)
+
+    async def _fetch(self, opid: str, *, fresh: bool) -> Exception | None:
+        """
+        Ask the Store for one operation, together with others who do, and return how that failed.
+        """
+        if self._nursery is None or self._ended.is_set():
+            fetch = Fetch()
+            await self._reader.ask(opid, fetch)
+        else:
+            fetch = self._reader.join(opid, self._nursery, fresh=fresh)
+            await fetch.done.wait()
+        entry = self._cache.peek(opid)
+        if entry is not None and fetch.error is not None:
+            entry.missed_at = trio.current_time()
+        return fetch.error
+
+    @staticmethod
+    def _read_error(opid: str, failure: Exception, snapshot: Snapshot | None = None) -> StoreError:
+        return store_error(opid, failure, "the store could not be read", snapshot)
+
+    def _capture(self, entry: Entry, *, store_read: bool = False) -> Snapshot:
+        document, flushed = self._cache.view(entry)
+        return Snapshot(document, self._config.clock(), Collection(local_flushed=flushed, store_read=store_read))
+
+    @enable_ki_protection
+    def flush_soon(self, opid: str) -> None:
+        """
+        Have the operation saved at the next opportunity, and return at once. From any thread.
+        """
+        if threading.get_ident() == self._thread:
+            self._saver.hint(opid)
+            return
+        try:
+            self._token.run_sync_soon(self._saver.hint, opid, idempotent=True)
+        except trio.RunFinishedError:
+            pass
+
+    async def flush(self, opid: str) -> None:
+        """
+        Wait until everything recorded of the operation before this call is saved.
+
+        Cancelled, it leaves the save to the background.
+
+        Raises:
+            StoreUnavailable: a try to save failed meanwhile. The background goes on trying.
+            StoreRejected: the Store refused an update for good; it is lost.
+            StoreError: the Store failed in a way that it does not declare; the background goes on trying.
+            ManagerClosed: the manager closed before it was saved.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        waiter = self._saver.add_waiter(opid)
+        if waiter is None:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            return
+        try:
+            await waiter.done.wait()
+        finally:
+            self._saver.remove_waiter(opid, waiter)
+        if isinstance(waiter.error, ManagerClosed):
+            raise ManagerClosed
+        if waiter.error is not None:
+            raise store_error(opid, waiter.error, "the store could not save")
+
+    async def flush_all(self) -> None:
+        """
+        Wait until everything recorded before this call is saved.
+
+        Raises:
+            FlushError: some operations could not be saved; `causes` tells why, by opid.
+            ManagerClosed: the manager closed before everything was saved.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        waiters = {opid: waiter for opid in self._cache.dirty_opids() if (waiter := self._saver.add_waiter(opid))}
+        if not waiters:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        try:
+            for waiter in waiters.values():
+                await waiter.done.wait()
+        finally:
+            for opid, waiter in waiters.items():
+                self._saver.remove_waiter(opid, waiter)
+        errors = {opid: waiter.error for opid, waiter in waiters.items() if waiter.error is not None}
+        if any(isinstance(error, ManagerClosed) for error in errors.values()):
+            raise ManagerClosed
+        if errors:
+            raise FlushError(
+                {opid: store_error(opid, error, "the store could not save") for opid, error in errors.items()}
+            )
+
+    def evict(self, opid: str) -> None:
+        """
+        Free the local copy of the operation, after a final save of what is not saved yet. From any thread.
+
+        It decides nothing about the operation; handles stay usable. A watched operation stays.
+        """
+        self._cache.evict(opid)
+
+    def writer(self, opid: str, actor: Actor | None = None) -> Handle:
+        """
+        Return a `Handle` on one operation that uses this manager's cache and tasks.
+
+        Args:
+            opid: the operation.
+            actor: who executes what the handle begins; `Config.actor` if left out.
+
+        Raises:
+            InvalidValue: naming the field.
+            ManagerClosed: the manager is closed.
+        """
+        from .._timeline._handle import Handle  # noqa: PLC0415 - the handle is built on managers, and is above them
+
+        if self._cache.is_closed:
+            raise ManagerClosed
+        return Handle(opid, self._recorder.acting_as(self._config.actor if actor is None else actor), self)
+
+    @asynccontextmanager
+    async def watch(self, opid: str, until: Until | None = None) -> AsyncGenerator[Snapshots]:
+        """
+        Watch an operation, known or not: an async context manager of an iterator over snapshots.
+
+        The iterator yields what is known already, then the newest view after each change. The operation stays in
+        the cache meanwhile, and is loaded every `load_interval`.
+
+        Args:
+            opid: the operation.
+            until: when to end: "finished" with the first snapshot that has a finish, "settled" with the first that
+                has a finish and no running stage. It ends with the manager in any case.
+        """
+        if until not in {None, "finished", "settled"}:
+            raise InvalidValue("until", f"expected 'finished', 'settled' or None, got {until!r}")
+        entry = self._cache.pin(opid)
+        stream = Snapshots(entry, self._capture, until)
+        self._cache.watch(entry, stream.notify)
+        self._streams.add(stream)
+        self._watched[opid] += 1
+        self._loader.offer(opid)
+        if self._ended.is_set():
+            stream.close()
+        try:
+            await trio.lowlevel.checkpoint()
+            yield stream
+        finally:
+            self._watched[opid] -= 1
+            self._watched += Counter()  # drops what is no longer watched
+            self._streams.discard(stream)
+            self._cache.unwatch(entry, stream.notify)
+            self._cache.unpin(entry)
+
+    async def wait_finished(self, opid: str) -> Snapshot:
+        """
+        Wait until a finish of the operation is known, and return the view at that moment.
+
+        Raises:
+            ManagerClosed: the manager closed first.
+        """
+        async with self.watch(opid, until="finished") as snapshots:
+            async for snapshot in snapshots:
+                if snapshot.finished_at is not None:
+                    return snapshot
+        raise ManagerClosed
+
+    def statistics(self) -> Statistics:
+        """
+        Return counters and health. From any thread.
+        """
+        counters, health = self._cache.counters, self._health
+        cached, pending_timelines, pending_updates = self._cache.sizes
+        return Statistics(
+            accepted_updates=counters.accepted,
+            saved_updates=counters.saved,
+            superseded_updates=counters.superseded,
+            rejected_updates=counters.rejected,
+            dropped_updates=counters.dropped,
+            pending_updates=pending_updates,
+            refused_updates=counters.refused,
+            changing_merges=health.changing_merges,
+            cached_timelines=cached,
+            pending_timelines=pending_timelines,
+            oldest_pending=self._cache.oldest_pending,
+            last_save_at=health.last_save_at,
+            last_load_at=health.last_load_at,
+            failing_since=health.failing_since,
+            hints_dropped=health.hints_dropped,
+        )
+
+    async def shutdown(self, deadline: float) -> None:
+        """
+        Stop accepting, save what is left, and end the background tasks.
+
+        It returns by the deadline if the Store honours cancellation. Cancelled, the drain goes on without the
+        caller. Calls at the same time share one drain, at the first one's deadline; later calls return at once.
+
+        Args:
+            deadline: when to give up, by the Trio clock: `trio.current_time() + seconds`.
+
+        Raises:
+            DrainError: not everything was saved; it names how many updates of which operations are lost.
+        """
+        if self._ended.is_set():
+            await trio.lowlevel.checkpoint()
+            return
+        self.begin_drain(deadline)
+        await self._ended.wait()
+        if self._lost:
+            raise DrainError(self._lost)
+
+    # The rest is for open_manager.
+
+    @enable_ki_protection
+    def begin_drain(self, deadline: float) -> bool:
+        """
+        Not to be called: use `shutdown`. Tell whether this call was the one to begin it.
+        """
+        if self._cache.is_closed:
+            return False
+        self._cache.close()
+        self._saver.drain(deadline)
+        return True
+
+    def cut_drain(self) -> None:
+        """
+        Not to be called: give up what is not saved by now.
+        """
+        self._saver.drain(trio.current_time())
+
+    @property
+    def is_drained(self) -> bool:
+        """
+        Not to be used: whether the background has ended.
+        """
+        return self._ended.is_set()
+
+    async def wait_drained(self) -> None:
+        """
+        Not to be called: wait until the background has ended.
+        """
+        await self._ended.wait()
+
+    def report_losses(self) -> None:
+        """
+        Not to be called: tell `on_error` what the end of the block must not raise.
+        """
+        if self._lost:
+            self._reporter.report("", DrainError(self._lost))
+
+    @enable_ki_protection
+    async def run(self, crashed: Callable[[], None]) -> None:
+        """
+        Not to be called: it is the manager's background, until it is drained. `crashed` is called if it fails.
+
+        It is shielded, since it must outlive the body that uses it: a flush in the body's `finally` must work while
+        everything around is cancelled. It is bounded all the same, by the body and then by the drain's deadline.
+        """
+        with trio.CancelScope(shield=True) as scope:
+            try:
+                async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
+                    nursery.start_soon(self._loader.run)
+                    await self._saver.run()
+                    scope.cancel()
+            except BaseExceptionGroup as group:
+                self._crash = without_cancelled(group)
+                crashed()
+            finally:
+                self._end()
+
+    def _end(self) -> None:
+        self._cache.close()
+        self._lost = self._cache.release()
+        self._reader.abandon()
+        for stream in self._streams:
+            stream.close()
+        self._reporter.close(self._cache.counters.refused)
+        self._ended.set()
+
+    @property
+    def crash(self) -> BaseException | None:
+        """
+        Not to be used: what ended the background before its time.
+        """
+        return self._crash
+
+
+def _the_one(opid: str, stages: list[Stage]) -> Stage:
+    """
+    Return the only stage there is.
+
+    Raises:
+        StageNotFound: there is none.
+        AmbiguousStage: there are several.
+    """
+    if not stages:
+        raise StageNotFound(opid)
+    if len(stages) > 1:
+        raise AmbiguousStage(opid, tuple(StageRef(opid, stage.id, stage.actor) for stage in stages))
+    return stages[0]
+
+
+def store_error(opid: str, failure: Exception, problem: str, snapshot: Snapshot | None = None) -> StoreError:
+    """
+    Return the error to raise for a failure that may be told to several callers: a new one each, with its cause.
+    """
+    kind = next((kind for kind in (StoreRejected, StoreUnavailable) if isinstance(failure, kind)), StoreError)
+    error = kind(opid, f"{problem}: {type(failure).__name__}", snapshot=snapshot)
+    error.__cause__ = failure
+    return error
+
+
+def without_cancelled(error: BaseException) -> BaseException | None:
+    """
+    Return what is left of an error without the cancellations in it; a group of one becomes that one.
+    """
+    if isinstance(error, trio.Cancelled):
+        return None
+    while isinstance(error, BaseExceptionGroup):
+        _, rest = error.split(trio.Cancelled)
+        if rest is None:
+            return None
+        if len(rest.exceptions) > 1:
+            return rest
+        error = rest.exceptions[0]
+    return error

@@ -1,0 +1,118 @@
+"""
+Where failures go that nobody can catch: to `on_error`, on the Trio thread, or to the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, final
+
+import trio
+
+from .._errors import TimelineError
+
+_LOG: Final = logging.getLogger("timeline_trio")
+_QUIET_SECONDS: Final = 10.0
+
+OnError = Callable[[str, Exception], None]
+
+
+@final
+class LogErrors:
+    """
+    The default `on_error`: a line for the opid and the error, at most one in ten seconds, and never any content.
+    """
+
+    def __init__(self) -> None:
+        self._quiet_until = float("-inf")
+        self._suppressed = 0
+
+    def __call__(self, opid: str, error: Exception) -> None:
+        """
+        Log one failure, or count it.
+        """
+        now = time.monotonic()
+        if now < self._quiet_until:
+            self._suppressed += 1
+            return
+        self._quiet_until = now + _QUIET_SECONDS
+        # Our own messages hold no content; other libraries' may quote the very values that they failed on.
+        text = str(error) if isinstance(error, TimelineError) else "see on_error for the exception itself"
+        _LOG.warning("timeline %r: %s: %s%s", opid, type(error).__name__, text, self._more())
+
+    def close(self) -> None:
+        """
+        Say how many failures were not logged, if any.
+        """
+        if self._suppressed:
+            _LOG.warning("timeline: no line was written for%s", self._more())
+
+    def _more(self) -> str:
+        suppressed, self._suppressed = self._suppressed, 0
+        return f" ({suppressed} more failures since the last line)" if suppressed else ""
+
+
+@final
+class Reporter:
+    """
+    Calls `on_error` on the thread of the Trio run that the reporter was made in.
+
+    While `on_error` runs, further failures that it causes itself, say by logging to a handler that records, are left
+    out: they would go round for ever.
+    """
+
+    def __init__(self, on_error: OnError | None) -> None:
+        self._log = LogErrors()
+        self._on_error: OnError = on_error or self._log
+        self._token = trio.lowlevel.current_trio_token()
+        self._thread = threading.get_ident()
+        self._calling = False
+        self._refused = 0
+        self._refusing = False
+
+    def report(self, opid: str, error: Exception) -> None:
+        """
+        Pass a failure on, from any thread.
+        """
+        if threading.get_ident() == self._thread:
+            self._call(opid, error)
+            return
+        try:
+            self._token.run_sync_soon(self._call, opid, error)
+        except trio.RunFinishedError:
+            self._log(opid, error)
+
+    def _call(self, opid: str, error: Exception) -> None:
+        if self._calling:
+            return
+        self._calling = True
+        try:
+            self._on_error(opid, error)
+        except Exception:  # a monitor's own callback must not stop the monitor
+            _LOG.exception("timeline: on_error raised")
+        finally:
+            self._calling = False
+
+    def note_refusals(self, refused: int) -> None:
+        """
+        Log the beginning and the end of a streak of refusals, given how many there were so far.
+        """
+        if refused > self._refused and not self._refusing:
+            self._refusing = True
+            self._streak_began_at = self._refused
+            _LOG.warning("timeline: updates are refused, since a bound on unsaved updates is reached or the manager closed")
+        elif refused == self._refused and self._refusing:
+            self._refusing = False
+            _LOG.warning("timeline: %d updates were refused", refused - self._streak_began_at)
+        self._refused = refused
+
+    def close(self, refused: int) -> None:
+        """
+        Log what is left to log.
+        """
+        self.note_refusals(refused)
+        self.note_refusals(refused)
+        self._log.close()

@@ -1,0 +1,51 @@
+"""
+Rules for text: what may be an opid, and what may be text at all.
+"""
+
+from __future__ import annotations
+
+from .._errors import InvalidValue
+
+MAX_OPID_LENGTH = 191  # the longest utf8mb4 key column that every MySQL row format can index
+
+
+def check_text(value: object, field: str) -> None:
+    """
+    Refuse what is not text that every database and JSON can hold.
+
+    Raises:
+        InvalidValue: not a `str`, or it holds a lone surrogate.
+    """
+    if not isinstance(value, str):
+        raise InvalidValue(field, f"expected text, got {type(value).__name__}")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidValue(field, f"a lone surrogate at position {error.start} is not text") from None
+
+
+def check_opid(opid: object, field: str = "opid") -> None:
+    """
+    Refuse what databases would disagree on: a silent merge of two operations is worse than an error.
+
+    Raises:
+        InvalidValue: empty, over 191 characters, a control character, or a space at either end.
+    """
+    check_text(opid, field)
+    assert isinstance(opid, str)
+    if not 1 <= len(opid) <= MAX_OPID_LENGTH:
+        raise InvalidValue(field, f"expected 1 to {MAX_OPID_LENGTH} characters, got {len(opid)}")
+    if opid != opid.strip():
+        raise InvalidValue(field, "expected no space at its start or end")
+    if not opid.isprintable() and any(ord(c) < 0x20 or 0x7F <= ord(c) < 0xA0 for c in opid):
+        raise InvalidValue(field, "expected no control characters")
+
+
+def printable_text(text: str, limit: int) -> str:
+    """
+    Make text that any store takes out of text that another program wrote: cut to length, surrogates escaped.
+    """
+    if not text.isascii():
+        text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit} more characters)"

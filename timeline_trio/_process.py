@@ -1,0 +1,49 @@
+"""
+Tells a process from the one that it was forked from.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import final
+
+from ._errors import WrongProcess
+
+
+@final
+class _Forks:
+    """
+    Counts the forks between this process and the first one: a fact of the process, so the one module-level state.
+    """
+
+    count = 0
+
+    @classmethod
+    def note(cls) -> None:
+        cls.count += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_Forks.note)
+
+
+@final
+class ProcessGuard:
+    """
+    Remembers the process that it was made in. Asking it costs an attribute, where asking for the pid is a system call.
+    """
+
+    __slots__ = ("_count",)
+
+    def __init__(self) -> None:
+        self._count = _Forks.count
+
+    def check(self) -> None:
+        """
+        Refuse to go on in a forked child: locks may be held by threads that are not there, and facts are copies.
+
+        Raises:
+            WrongProcess: this is a child of the process that the guard was made in.
+        """
+        if self._count != _Forks.count:
+            raise WrongProcess

@@ -1,0 +1,3 @@
+"""
+Private: how calls become facts.
+"""

@@ -1,0 +1,172 @@
+"""
+The handle of a live stage.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, final
+
+from .._cache._live import LiveStage, Phase
+from .._model._values import NO_ACTOR, Actor, Stage, StageRef
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from ._blocks import StageBlock
+    from ._recorder import Parent
+
+
+class StageRecorder(Protocol):
+    """
+    What handles and stage blocks need of a recorder.
+    """
+
+    def begin(
+        self,
+        opid: str,
+        name: str,
+        *,
+        stage_id: str | None,
+        parent: Parent,
+        actor: Actor | None,
+        started_at: int | datetime | None,
+        attributes: Mapping[str, object] | None,
+    ) -> StageHandle:
+        """
+        Begin a stage.
+        """
+        ...
+
+    def change(
+        self,
+        handle: StageHandle,
+        attributes: Mapping[str, object] | None,
+        end: tuple[BaseException | str | None, str, int | datetime | None] | None,
+    ) -> None:
+        """
+        Set attributes of a live stage, and end it with `end` = (error, code, ended_at).
+        """
+        ...
+
+    def report(self, opid: str, error: Exception, /) -> None:
+        """
+        Pass on what a block must not raise.
+        """
+        ...
+
+
+@final
+class StageHandle(LiveStage):
+    """
+    Stands for one stage that was begun here, with its own actor. Made by `begin` and by stage blocks.
+
+    All methods are synchronous and may be called from any thread. The handle survives the eviction of its
+    operation. It does nothing once the stage has ended, whoever ended it, or once its key was begun anew.
+    """
+
+    __slots__ = ("_recorder",)
+
+    def __init__(self, recorder: StageRecorder, opid: str, stage: Stage | None, began_ns: int | None) -> None:
+        super().__init__(opid, stage.key if stage else ("", ""), stage, began_ns)
+        self._recorder = recorder
+
+    def __repr__(self) -> str:
+        name = self.begun.name if self.begun else ""
+        return f"<StageHandle {name!r} of {self.opid!r}, {self.phase.value}>"
+
+    @property
+    def stage_id(self) -> str:
+        """
+        The stage's id; "" for an inert handle.
+        """
+        return self.key[0]
+
+    @property
+    def actor(self) -> Actor:
+        """
+        Who executes the stage.
+        """
+        return self.begun.actor if self.begun else NO_ACTOR
+
+    @property
+    def ref(self) -> StageRef:
+        """
+        Names the stage, to hand to another process as a parent.
+        """
+        return StageRef(self.opid, self.stage_id, self.actor)
+
+    @property
+    def accepted(self) -> bool:
+        """
+        Whether the begin was accepted; False for the inert handle of a block whose begin was refused.
+        """
+        return self.phase is not Phase.REFUSED
+
+    def make_inert(self) -> None:
+        """
+        Let the handle stand for nothing, since its begin was refused.
+        """
+        self.phase = Phase.REFUSED
+
+    def set_attributes(self, attributes: Mapping[str, object]) -> None:
+        """
+        Lay attributes over those of the stage.
+
+        Args:
+            attributes: name to JSON value.
+
+        Raises:
+            InvalidAttribute: JSON cannot hold a value; nothing was set.
+            BufferFull: a bound on unsaved facts is reached; nothing was set.
+            ManagerClosed: the manager is closed.
+        """
+        if self.phase is Phase.RUNNING:
+            self._recorder.change(self, attributes, None)
+
+    def end(
+        self,
+        error: BaseException | str | None = None,
+        *,
+        code: str = "",
+        ended_at: int | datetime | None = None,
+        attributes: Mapping[str, object] | None = None,
+    ) -> None:
+        """
+        End the stage. The first accepted end wins; another one does nothing.
+
+        Args:
+            error: None if it succeeded, else what it failed or was canceled with; see `outcome_of`.
+            code: your own value, independent of the result.
+            ended_at: nanoseconds since the epoch or an aware `datetime`; now if left out.
+            attributes: laid over those of the stage.
+
+        Raises:
+            InvalidValue: naming the field; nothing was ended, and another try may use other arguments.
+            ManagerClosed: the manager is closed.
+        """
+        if self.phase is Phase.RUNNING:
+            self._recorder.change(self, attributes, (error, code, ended_at))
+
+    def child(
+        self,
+        name: str,
+        *,
+        stage_id: str | None = None,
+        actor: Actor | None = None,
+        attributes: Mapping[str, object] | None = None,
+    ) -> StageBlock:
+        """
+        Return a stage block whose parent is this stage, and whose actor is this stage's unless given.
+        """
+        from ._blocks import StageBlock  # noqa: PLC0415 - a block makes handles
+
+        return StageBlock(
+            self._recorder,
+            self.opid,
+            name,
+            stage_id=stage_id,
+            parent=self,
+            actor=self.actor if actor is None else actor,
+            attributes=attributes,
+        )

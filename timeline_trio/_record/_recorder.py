@@ -1,0 +1,339 @@
+"""
+Turns calls into facts in the cache: synchronous, local, without any I/O, from any thread.
+
+All that a fact needs is checked and encoded first, outside of the lock; then one call commits it. A call either
+takes effect as a whole or raises and leaves nothing.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from copy import copy
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from trio.lowlevel import enable_ki_protection
+
+from .._cache._entry import FINISH, START
+from .._errors import InvalidStage, InvalidValue
+from .._model._codec import encode_stage
+from .._model._json import encode_attributes, merge_objects
+from .._model._text import check_text
+from .._model._time import to_ns
+from .._model._validation import check_completed, check_stage_id
+from .._model._values import NO_ACTOR, Actor, Finish, Stage, StageRef, Start, check_actor
+from ._handles import StageHandle
+from ._outcome import outcome_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+
+    from .._cache._cache import Cache
+
+    Time = int | datetime
+    Parent = str | StageRef | StageHandle | None
+    Error = BaseException | str | None
+    Attributes = Mapping[str, object] | None
+    Redact = Callable[[str, object], object]
+
+_ESCAPED_LENGTH: Final = 6  # the most bytes that JSON makes of one character
+_FIXED_LENGTH: Final = 512  # the most bytes of a fact's member names, times and numbers
+
+
+def make_id_source() -> Callable[[], str]:
+    """
+    Return a function that makes UUID text, unique to this process and much cheaper than `uuid4`.
+
+    A random prefix and a counter that starts at random: what matters is that no two processes meet.
+    """
+    seed = random.SystemRandom()
+    bits = f"{seed.getrandbits(80):020x}"
+    prefix = f"{bits[:8]}-{bits[8:12]}-4{bits[12:15]}-{8 + seed.getrandbits(2):x}{bits[15:18]}-"
+    count = seed.getrandbits(47)
+
+    def new_id() -> str:
+        nonlocal count
+        count += 1
+        return f"{prefix}{count:012x}"
+
+    return new_id
+
+
+class Recorder:
+    """
+    Records into one cache, under one set of options.
+
+    Args:
+        cache: where facts go.
+        actor: who executes what is begun without an actor.
+        clock: returns wall time in nanoseconds since the epoch.
+        new_id: returns ids for stages.
+        max_fact_bytes: the most that one fact may take, encoded.
+        redact: changes attribute values and error texts before they are encoded.
+        report: called with the failures of blocks, which never raise.
+    """
+
+    def __init__(
+        self,
+        cache: Cache,
+        *,
+        actor: Actor,
+        clock: Callable[[], int],
+        new_id: Callable[[], str] | None,
+        max_fact_bytes: int,
+        redact: Redact | None,
+        report: Callable[[str, Exception], None],
+    ) -> None:
+        self.cache = cache
+        self.actor = actor
+        self.clock = clock
+        self.new_id = new_id or make_id_source()
+        self.report = report
+        self._max_fact_bytes = max_fact_bytes
+        self._redact = redact
+
+    def acting_as(self, actor: Actor) -> Recorder:
+        """
+        Return a recorder on the same cache whose default actor is another one.
+        """
+        check_actor(actor)
+        other = copy(self)
+        other.actor = actor
+        return other
+
+    @enable_ki_protection
+    def begin(
+        self,
+        opid: str,
+        name: str,
+        *,
+        stage_id: str | None,
+        parent: Parent,
+        actor: Actor | None,
+        started_at: Time | None,
+        attributes: Attributes,
+    ) -> StageHandle:
+        """
+        Begin a stage.
+        """
+        check_text(name, "name")
+        if not name:
+            raise InvalidStage("name", "expected at least one character")
+        if stage_id is None:
+            stage_id = self.new_id()
+        else:
+            check_text(stage_id, "stage_id")
+        parent_id = "" if parent is None else parent_id_of(parent, opid)
+        check_stage_id(stage_id, parent_id, opid)
+        if actor is None:
+            actor = self.actor
+        elif actor is not NO_ACTOR:
+            check_actor(actor)
+        stage = Stage(
+            id=stage_id,
+            name=name,
+            started_at=self.clock() if started_at is None else to_ns(started_at, "started_at"),
+            parent_id=parent_id,
+            actor=actor,
+            attributes_json=self.encode(attributes) if attributes else "",
+        )
+        self.check_size(stage)
+        handle = StageHandle(self, opid, stage, time.monotonic_ns() if started_at is None else None)
+        try:
+            self.cache.accept(opid, handle.key, stage, handle)
+        except BaseException:
+            handle.make_inert()
+            raise
+        return handle
+
+    @enable_ki_protection
+    def record(self, opid: str, stage: Stage) -> None:
+        """
+        Record a finished interval as it was given.
+        """
+        stage = check_completed(stage, opid)
+        if self._redact is not None:
+            error = self.redacted_error(stage.error)
+            stage = msgspec.structs.replace(stage, error=error, attributes_json=self.encode(stage.attributes))
+        self.check_size(stage)
+        self.cache.accept(opid, stage.key, stage)
+
+    @enable_ki_protection
+    def start(self, opid: str, name: str, *, at: Time | None, attributes: Attributes) -> None:
+        """
+        Record the operation's start.
+        """
+        check_text(name, "name")
+        if not name:
+            raise InvalidValue("name", "expected at least one character")
+        moment = self.clock() if at is None else to_ns(at, "at")
+        start = Start(name=name, at=moment, attributes_json=self.encode(attributes), live=at is None)
+        self.check_size(start)
+        self._accept_boundary(opid, start)
+
+    @enable_ki_protection
+    def finish(self, opid: str, error: Error, *, at: Time | None) -> None:
+        """
+        Record the operation's finish. No stage is ended by it.
+        """
+        status, text = outcome_of(error)
+        moment = self.clock() if at is None else to_ns(at, "at")
+        finish = Finish(at=moment, status=status, error=self.redacted_error(text), live=at is None)
+        self.check_size(finish)
+        self._accept_boundary(opid, finish)
+
+    def _accept_boundary(self, opid: str, boundary: Start | Finish) -> None:
+        slot = START if isinstance(boundary, Start) else FINISH
+        entry = self.cache.peek(opid)
+        pending = entry.pending.get(slot) if entry else None
+        if boundary.live and type(pending) is type(boundary) and boundary.says_no_more_than(pending):  # type: ignore[arg-type]
+            boundary = pending  # type: ignore[assignment] - said already and not yet saved: its time stays
+        self.cache.accept(opid, slot, boundary)
+
+    @enable_ki_protection
+    def set_operation_attributes(self, opid: str, attributes: Mapping[str, object]) -> None:
+        """
+        Lay attributes over those of the operation, by recording its known start again.
+
+        Raises:
+            InvalidValue: this process does not know the start.
+        """
+        entry = self.cache.peek(opid)
+        known = entry.start if entry else None
+        if known is None:
+            raise InvalidValue("start", "this process does not know the operation's start yet; start it, or read it first")
+        merged = merge_objects(known.attributes_json, self.encode(attributes))
+        start = msgspec.structs.replace(known, attributes_json=merged)
+        self.check_size(start)
+        self.cache.accept(opid, START, start)
+
+    @enable_ki_protection
+    def change(
+        self,
+        handle: StageHandle,
+        attributes: Attributes,
+        end: tuple[Error, str, Time | None] | None,
+    ) -> None:
+        """
+        Set attributes of a live stage, and end it with `end` = (error, code, ended_at); nothing if it has ended.
+        """
+        encoded = self.encode(attributes) if attributes else ""
+        finished_at, elapsed_ns = None, None
+        status_error_code = None
+        if end is not None:
+            error, code, ended_at = end
+            check_text(code, "code")
+            status, text = outcome_of(error)
+            status_error_code = (status, self.redacted_error(text), code)
+            if ended_at is not None:
+                finished_at = to_ns(ended_at, "ended_at")
+            else:
+                finished_at = self.clock()
+                if handle.began_ns is not None:
+                    elapsed_ns = time.monotonic_ns() - handle.began_ns
+        begun = handle.begun
+        while (current := self.cache.current(handle)) is not None:
+            merged = merge_objects(current.attributes_json, encoded)
+            if status_error_code is None:
+                stage = msgspec.structs.replace(current, attributes_json=merged)
+            else:
+                # Another process may have begun the same stage anew; our clock says nothing of that one's length.
+                same = begun is not None and begun.started_at == current.started_at
+                stage = ended_stage(current, finished_at, status_error_code, elapsed_ns if same else None, merged)
+            self.check_size(stage)
+            again = lambda: self.change(handle, attributes, end)  # noqa: E731
+            if self.cache.replace(handle.opid, current, stage, handle, again):
+                return
+
+    @enable_ki_protection
+    def end_stage(
+        self, opid: str, current: Stage, error: Error, code: str, ended_at: Time | None, attributes: Attributes
+    ) -> bool:
+        """
+        End a stage that was begun elsewhere; False if it has changed since `current` was read.
+        """
+        check_text(code, "code")
+        status, text = outcome_of(error)
+        finished_at = self.clock() if ended_at is None else to_ns(ended_at, "ended_at")
+        merged = merge_objects(current.attributes_json, self.encode(attributes))
+        stage = ended_stage(current, finished_at, (status, self.redacted_error(text), code), None, merged)
+        self.check_size(stage)
+        return self.cache.replace(opid, current, stage, None, lambda: None)
+
+    def encode(self, attributes: Attributes) -> str:
+        """
+        Encode attributes, redacted.
+        """
+        if attributes and self._redact is not None:
+            attributes = {name: self._redact(name, value) for name, value in attributes.items()}
+        return encode_attributes(attributes)
+
+    def redacted_error(self, text: str) -> str:
+        """
+        Return an error's text, redacted.
+        """
+        if not text or self._redact is None:
+            return text
+        redacted = self._redact("error", text)
+        check_text(redacted, "redact")
+        return str(redacted)
+
+    def check_size(self, fact: Stage | Start | Finish) -> None:
+        """
+        Refuse a fact over `max_fact_bytes`, measuring it only where a bound that is quick to get is not enough.
+        """
+        if isinstance(fact, Stage):
+            characters = len(fact.id) + len(fact.name) + len(fact.parent_id) + len(fact.error) + len(fact.code)
+            characters += len(fact.actor.id) + len(fact.actor.name) + len(fact.attributes_json)
+        elif isinstance(fact, Start):
+            characters = len(fact.name) + len(fact.attributes_json)
+        else:
+            characters = len(fact.error)
+        if _ESCAPED_LENGTH * characters + _FIXED_LENGTH <= self._max_fact_bytes:
+            return
+        size = len(encode_stage(fact).encode() if isinstance(fact, Stage) else msgspec.json.encode(fact))
+        if size > self._max_fact_bytes:
+            raise InvalidValue(
+                "fact", f"expected at most max_fact_bytes={self._max_fact_bytes} encoded, got {size}; shorten its texts"
+            )
+
+
+def ended_stage(
+    current: Stage,
+    finished_at: int | None,
+    status_error_code: tuple[object, str, str],
+    elapsed_ns: int | None,
+    attributes_json: str,
+) -> Stage:
+    """
+    Return a running stage as ended.
+    """
+    status, error, code = status_error_code
+    return msgspec.structs.replace(
+        current,
+        finished_at=finished_at,
+        status=status,
+        error=error,
+        code=code,
+        elapsed_ns=elapsed_ns,
+        attributes_json=attributes_json,
+    )
+
+
+def parent_id_of(parent: object, opid: str) -> str:
+    """
+    Return the id of an explicit parent; "" for a stage of another operation, which can be nobody's parent here.
+
+    Raises:
+        InvalidStage: not a stage id, StageRef or handle.
+    """
+    if isinstance(parent, StageHandle):
+        return parent.stage_id if parent.opid == opid and parent.accepted else ""
+    if isinstance(parent, StageRef):
+        return parent.stage_id if parent.opid == opid else ""
+    if not isinstance(parent, str):
+        raise InvalidStage("parent", f"expected a stage id, a StageRef or a handle, got {type(parent).__name__}")
+    check_text(parent, "parent")
+    return parent

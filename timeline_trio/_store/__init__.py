@@ -1,0 +1,3 @@
+"""
+Private: import from the public modules.
+"""

@@ -1,0 +1,3 @@
+"""
+Private: the public face, on top of everything.
+"""

@@ -1,0 +1,87 @@
+"""
+The contract between Timeline and what keeps its documents, the engine for row stores, and two stores.
+
+Write a Store by implementing `Store`, or for a database of rows by subclassing `RowStore`, and try it with
+`timeline_trio.testing.check_store`.
+"""
+
+from ._errors import CorruptEntry as CorruptEntry
+from ._errors import NotFound as NotFound
+from ._errors import StoreError as StoreError
+from ._errors import StoreRejected as StoreRejected
+from ._errors import StoreUnavailable as StoreUnavailable
+from ._public import publish
+from ._store._contract import NOTHING_KNOWN as NOTHING_KNOWN
+from ._store._contract import Answer as Answer
+from ._store._contract import AnswerOrError as AnswerOrError
+from ._store._contract import Changes as Changes
+from ._store._contract import Found as Found
+from ._store._contract import Known as Known
+from ._store._contract import Merged as Merged
+from ._store._contract import MergeRequest as MergeRequest
+from ._store._contract import MergesMany as MergesMany
+from ._store._contract import Revision as Revision
+from ._store._contract import Store as Store
+from ._store._contract import Unchanged as Unchanged
+from ._store._contract import Unreadable as Unreadable
+from ._store._memory import MemoryStore as MemoryStore
+from ._store._noop import NoopStore as NoopStore
+from ._store._open import ENTRY_POINT_GROUP as ENTRY_POINT_GROUP
+from ._store._open import open_memory as open_memory
+from ._store._open import open_noop as open_noop
+from ._store._open import open_store as open_store
+from ._store._rows import FetchHeads as FetchHeads
+from ._store._rows import FetchRecentHeads as FetchRecentHeads
+from ._store._rows import FetchRows as FetchRows
+from ._store._rows import InsertRow as InsertRow
+from ._store._rows import RaceLost as RaceLost
+from ._store._rows import ReplaceRow as ReplaceRow
+from ._store._rows import Row as Row
+from ._store._rows import RowDialect as RowDialect
+from ._store._rows import RowHead as RowHead
+from ._store._rows import RowOperation as RowOperation
+from ._store._rows import RowStore as RowStore
+from ._store._rows import Script as Script
+from ._store._rows import run_script as run_script
+
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "NOTHING_KNOWN",
+    "Answer",
+    "AnswerOrError",
+    "Changes",
+    "CorruptEntry",
+    "FetchHeads",
+    "FetchRecentHeads",
+    "FetchRows",
+    "Found",
+    "InsertRow",
+    "Known",
+    "MemoryStore",
+    "MergeRequest",
+    "Merged",
+    "MergesMany",
+    "NoopStore",
+    "NotFound",
+    "RaceLost",
+    "ReplaceRow",
+    "Revision",
+    "Row",
+    "RowDialect",
+    "RowHead",
+    "RowOperation",
+    "RowStore",
+    "Script",
+    "Store",
+    "StoreError",
+    "StoreRejected",
+    "StoreUnavailable",
+    "Unchanged",
+    "Unreadable",
+    "open_memory",
+    "open_noop",
+    "open_store",
+    "run_script",
+]
+
+publish(globals(), __name__)
