@@ -52,7 +52,7 @@ def as_json(document: Document) -> dict[str, Any]:
     return decoded
 
 
-@given(strategies.documents())
+@given(strategies.documents)
 def test_document_comes_back_and_its_text_is_stable(document: Document) -> None:
     text = encode_document(document)
     decoded = decode_document(text)
@@ -61,7 +61,7 @@ def test_document_comes_back_and_its_text_is_stable(document: Document) -> None:
     assert decode_document(text.encode()) == document
 
 
-@given(strategies.documents())
+@given(strategies.documents)
 def test_reformatted_document_is_no_change(document: Document) -> None:
     members = msgspec.json.decode(encode_document(document), type=dict[str, msgspec.Raw])
     reordered = msgspec.json.encode(dict(reversed(members.items())))
@@ -71,7 +71,7 @@ def test_reformatted_document_is_no_change(document: Document) -> None:
     assert merge(document, facts) == (document, False)
 
 
-@given(strategies.stages())
+@given(strategies.stages)
 def test_stage_by_itself_comes_back(stage: Stage) -> None:
     text = encode_stage(stage)
     assert decode_stage(text) == stage
@@ -79,7 +79,7 @@ def test_stage_by_itself_comes_back(stage: Stage) -> None:
     assert "actor_ref" not in json.loads(text)
 
 
-@given(strategies.documents(), strategies.times())
+@given(strategies.documents, strategies.times)
 def test_snapshot_comes_back(document: Document, captured_at: int) -> None:
     snapshot = Snapshot(document, captured_at, Collection(local_flushed=True, store_read=False))
     assert Snapshot.from_json(snapshot.to_json()) == snapshot

@@ -39,6 +39,7 @@ from ._record._blocks import OperationBlock as OperationBlock
 from ._record._blocks import StageBlock as StageBlock
 from ._record._blocks import current_stage as current_stage
 from ._record._handles import StageHandle as StageHandle
+from ._record._operation_handle import Handle as Handle
 from ._record._outcome import Canceled as Canceled
 from ._record._outcome import outcome_of as outcome_of
 from ._store._open import open_store as open_store
@@ -52,7 +53,6 @@ from ._timeline._default import record as record
 from ._timeline._default import set_default as set_default
 from ._timeline._default import stage as stage
 from ._timeline._default import start as start
-from ._timeline._handle import Handle as Handle
 from ._timeline._noop import Noop as Noop
 from ._timeline._noop import noop as noop
 from ._timeline._protocol import Timeline as Timeline

@@ -105,8 +105,7 @@ class AmbiguousStage(TimelineError):
 
     def __init__(self, opid: str, candidates: tuple[StageRef, ...]) -> None:
         super().__init__(
-            f"{opid!r}: {len(candidates)} stages of this name and actor are running; "
-            "end the one you mean by its handle"
+            f"{opid!r}: {len(candidates)} stages of this name and actor are running; end the one you mean by its handle"
         )
         self.opid = opid
         self.candidates = candidates
@@ -160,7 +159,9 @@ class WrongProcess(TimelineError, RuntimeError):
     """
 
     def __init__(self) -> None:
-        super().__init__("this manager was opened before a fork, by the parent process; open another one in this process")
+        super().__init__(
+            "this manager was opened before a fork, by the parent process; open another one in this process"
+        )
 
 
 class NoDefaultManager(TimelineError, RuntimeError):
@@ -215,7 +216,7 @@ class FlushError(StoreError):
 
     def __init__(self, causes: Mapping[str, StoreError]) -> None:
         super().__init__("", f"{len(causes)} operations could not be saved: {', '.join(map(repr, causes))}")
-        self.causes = dict(causes)
+        self.causes: dict[str, StoreError] = dict(causes)
 
 
 class DrainError(TimelineError):
@@ -229,4 +230,4 @@ class DrainError(TimelineError):
     def __init__(self, lost: Mapping[str, int]) -> None:
         names = ", ".join(f"{opid!r} ({count})" for opid, count in lost.items())
         super().__init__(f"{sum(lost.values())} updates were not saved before the deadline: {names}")
-        self.lost = dict(lost)
+        self.lost: dict[str, int] = dict(lost)

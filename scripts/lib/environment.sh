@@ -46,7 +46,10 @@ find_uv() {
 
 # use_environment FOLDER [GROUP ...]: activates FOLDER, with both distributions and the dependency groups.
 use_environment() {
-    local venv=$root/$1 group options=() stamp
+    local venv=$root/$1 group options=() stamp lock
+    # Two scripts that start at once must not build the same environment into each other.
+    exec {lock}>"$root/.venv-lock"
+    ! command -v flock >/dev/null || flock "$lock"
     for group in "${@:2}"; do options+=(--group "$group"); done
     stamp=$(printf '%s\n' "$root" "${PYTHON:-}" "$@" |
         cat - "$root/pyproject.toml" "$root"/stores/*/pyproject.toml "$constraints" "${BASH_SOURCE[0]}" | cksum)
@@ -58,6 +61,7 @@ use_environment() {
             --editable . --editable stores/sqlite ${options[@]+"${options[@]}"}) || exit
         printf '%s\n' "$stamp" >"$venv/stamp"
     fi
+    exec {lock}>&-
     export VIRTUAL_ENV=$venv PATH=$venv/bin:$PATH
     unset PYTHONHOME
 }

@@ -54,7 +54,7 @@ class Cache(EntryTable):
         self._writer = writer
         self._max_pending_timelines = max_pending_timelines
         self._max_pending_updates = max_pending_updates
-        self.counters = Counters()
+        self.counters: Counters = Counters()
         self._tick = 0
         self._sequence = 0
         self._closed = False

@@ -26,9 +26,9 @@ class Counters:
     __slots__ = ("accepted", "dropped", "refused", "rejected", "saved", "superseded")
 
     def __init__(self) -> None:
-        self.accepted = 0
-        self.saved = 0
-        self.superseded = 0
-        self.rejected = 0
-        self.dropped = 0
-        self.refused = 0
+        self.accepted: int = 0
+        self.saved: int = 0
+        self.superseded: int = 0
+        self.rejected: int = 0
+        self.dropped: int = 0
+        self.refused: int = 0

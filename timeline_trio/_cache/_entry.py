@@ -73,8 +73,8 @@ class Entry:
         "extra_json",
         "finish",
         "in_flight",
-        "leaving",
         "learned",
+        "leaving",
         "live",
         "lost",
         "missed_at",
@@ -92,28 +92,28 @@ class Entry:
     )
 
     def __init__(self, opid: str) -> None:
-        self.opid = opid
+        self.opid: str = opid
         self.base: Known | None = None
-        self.learned = 0  # the cache's tick at which the base was learned
-        self.asked = False  # whether the Store has answered for this entry
+        self.learned: int = 0  # the cache's tick at which the base was learned
+        self.asked: bool = False  # whether the Store has answered for this entry
         self.saved: dict[Slot, tuple[Revision | None, Fact]] = {}
         self.in_flight: list[Batch] = []
         self.pending: dict[Slot, Fact] = {}
-        self.offered_at = float("-inf")  # to the loader, by the Trio clock
-        self.missed_at = float("-inf")  # when the Store failed or had nothing, by the Trio clock
-        self.batches = 0  # number of the batch frozen last
+        self.offered_at: float = float("-inf")  # to the loader, by the Trio clock
+        self.missed_at: float = float("-inf")  # when the Store failed or had nothing, by the Trio clock
+        self.batches: int = 0  # number of the batch frozen last
         self.lost: set[Slot] = set()
         self.start: Start | None = None
         self.finish: Finish | None = None
         self.stages: dict[StageKey, Stage] = {}
         self.running: set[StageKey] = set()
-        self.extra_json = ""
+        self.extra_json: str = ""
         self.live: dict[StageKey, LiveStage] = {}
         self.names: dict[tuple[str, str], set[StageKey]] | None = None  # index over `live`, once asked for
-        self.torn = False  # a recording was interrupted between its committing write and the view
-        self.leaving = False
-        self.pins = 0
-        self.dirty_since = 0.0
+        self.torn: bool = False  # a recording was interrupted between its committing write and the view
+        self.leaving: bool = False
+        self.pins: int = 0
+        self.dirty_since: float = 0.0
         self.watchers: tuple[Callable[[], None], ...] = ()
 
     @property

@@ -5,7 +5,7 @@ A stage that was begun in this process, for as long as this process can end it.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from .._model._values import Stage, StageKey
@@ -26,6 +26,11 @@ class Phase(Enum):
     """Never accepted: an inert handle."""
 
 
+# In Python 3.11 looking a member up in its Enum class takes longer than a call.
+RUNNING: Final = Phase.RUNNING
+ENDED: Final = Phase.ENDED
+
+
 class LiveStage:
     """
     What the cache knows of a stage that was begun here; handles are its subclass.
@@ -41,8 +46,8 @@ class LiveStage:
     __slots__ = ("__weakref__", "began_ns", "begun", "key", "opid", "phase")
 
     def __init__(self, opid: str, key: StageKey, begun: Stage | None, began_ns: int | None) -> None:
-        self.opid = opid
-        self.key = key
-        self.begun = begun
-        self.began_ns = began_ns
-        self.phase = Phase.RUNNING if begun else Phase.REFUSED
+        self.opid: str = opid
+        self.key: StageKey = key
+        self.begun: Stage | None = begun
+        self.began_ns: int | None = began_ns
+        self.phase = RUNNING if begun else Phase.REFUSED

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict, deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -26,7 +26,7 @@ from ._entry import Entry
 from ._live import LiveStage, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
     from .._model._document import Document
     from .._model._values import Stage, StageKey
@@ -61,7 +61,7 @@ class EntryTable:
 
     @contextmanager
     @enable_ki_protection
-    def _changing(self) -> Iterator[None]:
+    def _changing(self) -> Generator[None]:
         """
         Hold the lock for a change, and do afterwards what was put off meanwhile. The hot path does the same by hand.
         """
@@ -75,10 +75,8 @@ class EntryTable:
 
     def _follow_up(self) -> None:
         while self._hints or self._put_off:
-            try:
+            with suppress(IndexError):  # there is none, or another thread was faster
                 self.hint_save(self._hints.popleft())
-            except IndexError:  # there was none, or another thread was faster
-                pass
             try:
                 opid, call = self._put_off.popleft()
             except IndexError:
@@ -91,7 +89,8 @@ class EntryTable:
     def _new_entry(self, opid: str) -> Entry:
         check_opid(opid)
         entry = Entry(opid)
-        for live in list(self._evicted_live.get(opid, {}).values()):
+        evicted = self._evicted_live.get(opid)
+        for live in list(evicted.values()) if evicted else ():
             if live.phase is Phase.RUNNING:
                 entry.add_live(live)
         return entry

@@ -81,5 +81,3 @@ class Config:
             value = getattr(self, name)
             if not callable(value) and not (value is None and name != "clock"):
                 raise InvalidValue(name, f"expected a function, got {type(value).__name__}")
-
-

@@ -12,8 +12,10 @@ import trio
 from trio.lowlevel import enable_ki_protection
 
 from .._errors import InvalidValue
+from .._store._noop import NoopStore
+from ._background import Background, without_cancelled
 from ._config import Config
-from ._manager import Manager, without_cancelled
+from ._manager import Manager
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -53,37 +55,39 @@ async def open_manager(
     if not isinstance(drain_timeout, int | float) or not isfinite(drain_timeout) or drain_timeout < 0:
         raise InvalidValue("drain_timeout", f"expected seconds, 0 or more and finite, got {drain_timeout!r}")
     await trio.lowlevel.checkpoint()
-    manager = Manager(store, config)
+    shared = NoopStore() if store is None else store
+    background = Background(shared, config)
+    manager = Manager(shared, config, background)
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
-        with trio.CancelScope() as body:
-            nursery.start_soon(manager.run, body.cancel)
+        with trio.CancelScope() as body:  # noqa: ASYNC100 - what is inside of it is the block's body
+            nursery.start_soon(background.run, body.cancel)  # noqa: ASYNC111 - cancelling it late does nothing
             try:
                 yield manager
-            except BaseException as error:  # noqa: BLE001 - raised again once the manager has drained
+            except BaseException as error:  # noqa: ASYNC103, BLE001 - raised again once the manager has drained
                 failure = error
-        interrupt = await _drain(manager, drain_timeout, interrupted=isinstance(failure, KeyboardInterrupt))
-    _raise(manager.crash, failure, interrupt)
+        interrupt = await _drain(background, drain_timeout, interrupted=isinstance(failure, KeyboardInterrupt))
+    _raise(background.crash, failure, interrupt)
 
 
-async def _drain(manager: Manager, timeout: float, *, interrupted: bool) -> KeyboardInterrupt | None:
+async def _drain(background: Background, seconds: float, *, interrupted: bool) -> KeyboardInterrupt | None:
     """
-    Drain the manager, and return the Ctrl-C that came meanwhile. The first one only counts, the second cuts.
+    Drain, and return the Ctrl-C that came meanwhile. The first one only counts, the second cuts.
     """
     interrupt: KeyboardInterrupt | None = None
-    began = manager.begin_drain(trio.current_time() + timeout)
+    began = background.begin_drain(trio.current_time() + seconds)
     # Shielded, so that what was recorded before a cancellation is saved; bounded by the drain's own deadline.
-    with trio.CancelScope(shield=True):
-        while not manager.is_drained:
+    with trio.CancelScope(shield=True):  # noqa: ASYNC912 - nothing is waited for if all has ended
+        while not background.ended.is_set():
             try:
-                await manager.wait_drained()
+                await background.ended.wait()
             except KeyboardInterrupt as error:
                 if interrupted:
-                    manager.cut_drain()
+                    background.cut_drain()
                 interrupted, interrupt = True, error
     if began:
-        manager.report_losses()
-    return interrupt
+        background.report_losses()
+    return interrupt  # noqa: ASYNC910 - as above
 
 
 def _raise(crash: BaseException | None, failure: BaseException | None, interrupt: BaseException | None) -> None:

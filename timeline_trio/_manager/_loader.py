@@ -8,14 +8,14 @@ is evicted for it, and nothing it brings is put in line for saving.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 import trio
 
 from .._errors import StoreUnavailable
 from .._store._contract import Unreadable
-from ._saver import PAUSE
+from ._saver import PAUSE, take_hints
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -103,7 +103,7 @@ class Loader:
                 for opid in batch:
                     del self._hinted[opid]
                 if batch:
-                    await self._load("mget", lambda known, batch=batch: self._store.mget(batch, known), batch)
+                    await self._load("mget", partial(self._store.mget, batch), batch)
                 if period:
                     jittered = self._config.load_interval * self._random.uniform(0.9, 1.1)
                     self._next_period = trio.current_time() + jittered
@@ -114,16 +114,14 @@ class Loader:
         wake_at = trio.current_time() if self._hinted else self._next_period
         with trio.move_on_at(wake_at):
             self._hinted[await self._receive.receive()] = None
-        with suppress(trio.WouldBlock):
-            while True:
-                self._hinted[self._receive.receive_nowait()] = None
+        self._hinted |= take_hints(self._receive)
 
     async def _load_latest(self) -> None:
         # The next window begins where our own clock stood before this one: a row stamped by a clock ahead of ours
         # cannot push it into the future. It reaches back by an interval, for rows that are committed late.
         now = self._config.clock()
         limit = self._config.batch_limit
-        if await self._load("latest", lambda known: self._store.latest(self._after, limit, known), None):
+        if await self._load("latest", partial(self._store.latest, self._after, limit), None):
             self._after = now - int(self._config.load_interval * 1e9)
 
     async def _load(self, kind: str, ask: Ask, opids: Sequence[str] | None) -> bool:
@@ -136,6 +134,7 @@ class Loader:
             _BATCH, f"the store did not answer within export_timeout={self._config.export_timeout} s"
         )
         with trio.move_on_after(self._config.export_timeout):
+            await trio.lowlevel.checkpoint()  # a store that passes none must not starve the loop
             try:
                 answers = await ask(known)
             except Exception as failure:  # noqa: BLE001 - whatever a store raises must not end the task

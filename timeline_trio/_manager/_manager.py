@@ -7,16 +7,11 @@ cache with the Store. Everything asynchronous here decides first and waits then.
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from contextlib import asynccontextmanager
-from random import Random
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, final
 
 import trio
-from trio.lowlevel import enable_ki_protection
 
-from .._cache._cache import Cache
 from .._errors import (
     AmbiguousStage,
     DrainError,
@@ -35,25 +30,20 @@ from .._model._values import Actor, Stage, StageRef, check_actor
 from .._model._wire import Collection
 from .._record._blocks import OperationBlock, StageBlock
 from .._record._handles import StageHandle
-from .._record._recorder import Recorder, make_id_source
-from .._store._noop import NoopStore
-from ._config import Config
-from ._health import Health
-from ._loader import Loader
-from ._reader import Fetch, Reader
-from ._reporter import Reporter
-from ._saver import Saver
+from .._record._operation_handle import Handle
+from .._record._recorder import Recorder
 from ._statistics import Statistics
 from ._watch import Snapshots, Until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Mapping
     from datetime import datetime
 
     from .._cache._entry import Entry
     from .._record._recorder import Parent
     from .._store._contract import Store
-    from .._timeline._handle import Handle
+    from ._background import Background
+    from ._config import Config
 
 
 @final
@@ -65,59 +55,23 @@ class Manager:
     Trio thread that the manager was opened in.
     """
 
-    def __init__(self, store: Store | None, config: Config) -> None:
+    def __init__(self, store: Store, config: Config, background: Background) -> None:
         """
         Not to be called: use `open_manager`.
         """
         self._config = config
-        self._store: Final[Store] = NoopStore() if store is None else store
-        self._token = trio.lowlevel.current_trio_token()
-        self._thread = threading.get_ident()
-        random = Random()  # noqa: S311 - spreads periods, hides nothing
-        self._reporter = Reporter(config.on_error)
-        self._health = Health(config.clock)
-        self._cache = Cache(
-            make_id_source()(),
-            max_timelines=config.max_timelines,
-            max_pending_timelines=config.max_pending_timelines,
-            max_pending_updates=config.max_pending_updates,
-            report=self._reporter.report,
-        )
-        self._cache.hint_save = self.flush_soon
+        self._store = store
+        self._background = background
+        self._cache = background.cache
         self._recorder = Recorder(
-            self._cache,
+            background.cache,
             actor=config.actor,
             clock=config.clock,
             new_id=config.new_id,
             max_fact_bytes=config.max_fact_bytes,
             redact=config.redact,
-            report=self._reporter.report,
+            report=background.reporter.report,
         )
-        self._watched: Counter[str] = Counter()
-        self._streams: set[Snapshots] = set()
-        self._reader = Reader(self._cache, self._store, config.export_timeout, self._health)
-        self._loader = Loader(
-            self._cache,
-            self._store,
-            config,
-            health=self._health,
-            reporter=self._reporter,
-            watched=lambda: list(self._watched),
-            random=random,
-        )
-        self._saver = Saver(
-            self._cache,
-            self._store,
-            config,
-            health=self._health,
-            reporter=self._reporter,
-            offer_load=self._loader.offer,
-            random=random,
-        )
-        self._nursery: trio.Nursery | None = None
-        self._ended = trio.Event()
-        self._lost: dict[str, int] = {}
-        self._crash: BaseException | None = None
 
     def __repr__(self) -> str:
         cached, pending, _ = self._cache.sizes
@@ -287,7 +241,7 @@ class Manager:
         if self._end_live(opid, name, actor_key, error, code, ended_at, attributes):
             await trio.lowlevel.cancel_shielded_checkpoint()
             return
-        failure = await self._fetch(opid, fresh=True)
+        failure = await self._background.fetch(opid, fresh=True)
         while not self._end_live(opid, name, actor_key, error, code, ended_at, attributes):
             running = self._cache.running_named(opid, name, actor_key)
             if not running and failure is not None and not isinstance(failure, NotFound):
@@ -338,9 +292,9 @@ class Manager:
             recently = trio.current_time() - self._config.load_interval
             if entry.asked or (entry.has_local_facts and entry.missed_at > recently):
                 await trio.lowlevel.checkpoint()
-                self._loader.offer(opid)
+                self._background.loader.offer(opid)
                 return self._capture(entry)
-        failure = await self._fetch(opid, fresh=fresh)
+        failure = await self._background.fetch(opid, fresh=fresh)
         entry = self._cache.touch(opid)
         if entry is None or entry.is_empty:
             if isinstance(failure, NotFound):
@@ -354,21 +308,6 @@ class Manager:
             raise self._read_error(opid, failure, self._capture(entry))
         return self._capture(entry)
 
-    async def _fetch(self, opid: str, *, fresh: bool) -> Exception | None:
-        """
-        Ask the Store for one operation, together with others who do, and return how that failed.
-        """
-        if self._nursery is None or self._ended.is_set():
-            fetch = Fetch()
-            await self._reader.ask(opid, fetch)
-        else:
-            fetch = self._reader.join(opid, self._nursery, fresh=fresh)
-            await fetch.done.wait()
-        entry = self._cache.peek(opid)
-        if entry is not None and fetch.error is not None:
-            entry.missed_at = trio.current_time()
-        return fetch.error
-
     @staticmethod
     def _read_error(opid: str, failure: Exception, snapshot: Snapshot | None = None) -> StoreError:
         return store_error(opid, failure, "the store could not be read", snapshot)
@@ -377,18 +316,11 @@ class Manager:
         document, flushed = self._cache.view(entry)
         return Snapshot(document, self._config.clock(), Collection(local_flushed=flushed, store_read=store_read))
 
-    @enable_ki_protection
     def flush_soon(self, opid: str) -> None:
         """
         Have the operation saved at the next opportunity, and return at once. From any thread.
         """
-        if threading.get_ident() == self._thread:
-            self._saver.hint(opid)
-            return
-        try:
-            self._token.run_sync_soon(self._saver.hint, opid, idempotent=True)
-        except trio.RunFinishedError:
-            pass
+        self._background.hint_save(opid)
 
     async def flush(self, opid: str) -> None:
         """
@@ -403,14 +335,14 @@ class Manager:
             ManagerClosed: the manager closed before it was saved.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        waiter = self._saver.add_waiter(opid)
+        waiter = self._background.saver.add_waiter(opid)
         if waiter is None:
             await trio.lowlevel.cancel_shielded_checkpoint()
             return
         try:
             await waiter.done.wait()
         finally:
-            self._saver.remove_waiter(opid, waiter)
+            self._background.saver.remove_waiter(opid, waiter)
         if isinstance(waiter.error, ManagerClosed):
             raise ManagerClosed
         if waiter.error is not None:
@@ -425,7 +357,9 @@ class Manager:
             ManagerClosed: the manager closed before everything was saved.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        waiters = {opid: waiter for opid in self._cache.dirty_opids() if (waiter := self._saver.add_waiter(opid))}
+        waiters = {
+            opid: waiter for opid in self._cache.dirty_opids() if (waiter := self._background.saver.add_waiter(opid))
+        }
         if not waiters:
             await trio.lowlevel.cancel_shielded_checkpoint()
         try:
@@ -433,7 +367,7 @@ class Manager:
                 await waiter.done.wait()
         finally:
             for opid, waiter in waiters.items():
-                self._saver.remove_waiter(opid, waiter)
+                self._background.saver.remove_waiter(opid, waiter)
         errors = {opid: waiter.error for opid, waiter in waiters.items() if waiter.error is not None}
         if any(isinstance(error, ManagerClosed) for error in errors.values()):
             raise ManagerClosed
@@ -462,8 +396,6 @@ class Manager:
             InvalidValue: naming the field.
             ManagerClosed: the manager is closed.
         """
-        from .._timeline._handle import Handle  # noqa: PLC0415 - the handle is built on managers, and is above them
-
         if self._cache.is_closed:
             raise ManagerClosed
         return Handle(opid, self._recorder.acting_as(self._config.actor if actor is None else actor), self)
@@ -486,18 +418,12 @@ class Manager:
         entry = self._cache.pin(opid)
         stream = Snapshots(entry, self._capture, until)
         self._cache.watch(entry, stream.notify)
-        self._streams.add(stream)
-        self._watched[opid] += 1
-        self._loader.offer(opid)
-        if self._ended.is_set():
-            stream.close()
+        self._background.add_stream(opid, stream)
         try:
             await trio.lowlevel.checkpoint()
             yield stream
         finally:
-            self._watched[opid] -= 1
-            self._watched += Counter()  # drops what is no longer watched
-            self._streams.discard(stream)
+            self._background.remove_stream(opid, stream)
             self._cache.unwatch(entry, stream.notify)
             self._cache.unpin(entry)
 
@@ -518,7 +444,7 @@ class Manager:
         """
         Return counters and health. From any thread.
         """
-        counters, health = self._cache.counters, self._health
+        counters, health = self._cache.counters, self._background.health
         cached, pending_timelines, pending_updates = self._cache.sizes
         return Statistics(
             accepted_updates=counters.accepted,
@@ -551,89 +477,14 @@ class Manager:
         Raises:
             DrainError: not everything was saved; it names how many updates of which operations are lost.
         """
-        if self._ended.is_set():
+        background = self._background
+        if background.ended.is_set():
             await trio.lowlevel.checkpoint()
             return
-        self.begin_drain(deadline)
-        await self._ended.wait()
-        if self._lost:
-            raise DrainError(self._lost)
-
-    # The rest is for open_manager.
-
-    @enable_ki_protection
-    def begin_drain(self, deadline: float) -> bool:
-        """
-        Not to be called: use `shutdown`. Tell whether this call was the one to begin it.
-        """
-        if self._cache.is_closed:
-            return False
-        self._cache.close()
-        self._saver.drain(deadline)
-        return True
-
-    def cut_drain(self) -> None:
-        """
-        Not to be called: give up what is not saved by now.
-        """
-        self._saver.drain(trio.current_time())
-
-    @property
-    def is_drained(self) -> bool:
-        """
-        Not to be used: whether the background has ended.
-        """
-        return self._ended.is_set()
-
-    async def wait_drained(self) -> None:
-        """
-        Not to be called: wait until the background has ended.
-        """
-        await self._ended.wait()
-
-    def report_losses(self) -> None:
-        """
-        Not to be called: tell `on_error` what the end of the block must not raise.
-        """
-        if self._lost:
-            self._reporter.report("", DrainError(self._lost))
-
-    @enable_ki_protection
-    async def run(self, crashed: Callable[[], None]) -> None:
-        """
-        Not to be called: it is the manager's background, until it is drained. `crashed` is called if it fails.
-
-        It is shielded, since it must outlive the body that uses it: a flush in the body's `finally` must work while
-        everything around is cancelled. It is bounded all the same, by the body and then by the drain's deadline.
-        """
-        with trio.CancelScope(shield=True) as scope:
-            try:
-                async with trio.open_nursery() as nursery:
-                    self._nursery = nursery
-                    nursery.start_soon(self._loader.run)
-                    await self._saver.run()
-                    scope.cancel()
-            except BaseExceptionGroup as group:
-                self._crash = without_cancelled(group)
-                crashed()
-            finally:
-                self._end()
-
-    def _end(self) -> None:
-        self._cache.close()
-        self._lost = self._cache.release()
-        self._reader.abandon()
-        for stream in self._streams:
-            stream.close()
-        self._reporter.close(self._cache.counters.refused)
-        self._ended.set()
-
-    @property
-    def crash(self) -> BaseException | None:
-        """
-        Not to be used: what ended the background before its time.
-        """
-        return self._crash
+        background.begin_drain(deadline)
+        await background.ended.wait()
+        if background.lost:
+            raise DrainError(background.lost)
 
 
 def _the_one(opid: str, stages: list[Stage]) -> Stage:
@@ -658,20 +509,4 @@ def store_error(opid: str, failure: Exception, problem: str, snapshot: Snapshot 
     kind = next((kind for kind in (StoreRejected, StoreUnavailable) if isinstance(failure, kind)), StoreError)
     error = kind(opid, f"{problem}: {type(failure).__name__}", snapshot=snapshot)
     error.__cause__ = failure
-    return error
-
-
-def without_cancelled(error: BaseException) -> BaseException | None:
-    """
-    Return what is left of an error without the cancellations in it; a group of one becomes that one.
-    """
-    if isinstance(error, trio.Cancelled):
-        return None
-    while isinstance(error, BaseExceptionGroup):
-        _, rest = error.split(trio.Cancelled)
-        if rest is None:
-            return None
-        if len(rest.exceptions) > 1:
-            return rest
-        error = rest.exceptions[0]
     return error

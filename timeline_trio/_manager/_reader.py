@@ -84,7 +84,7 @@ class Reader:
         self._running.clear()
 
     @enable_ki_protection
-    async def _run(self, opid: str, fetch: Fetch) -> None:
+    async def _run(self, opid: str, fetch: Fetch) -> None:  # noqa: ASYNC910 - `ask` is called at least once
         following: Fetch | None = fetch
         while following is not None:
             self._running[opid] = fetch = following
@@ -101,6 +101,7 @@ class Reader:
         known = self._cache.known([opid]).get(opid)
         fetch.error = StoreUnavailable(opid, f"the store did not answer within export_timeout={self._timeout} s")
         with trio.move_on_after(self._timeout):
+            await trio.lowlevel.checkpoint()  # a store that passes none must not starve the loop
             try:
                 fetch.entry = self._cache.learn(await self._store.read(opid, known), began, "make")
                 if fetch.entry is None:  # what was known left the cache meanwhile, so "unchanged" says nothing

@@ -91,7 +91,7 @@ class Reporter:
         self._calling = True
         try:
             self._on_error(opid, error)
-        except Exception:  # a monitor's own callback must not stop the monitor
+        except Exception:  # noqa: BLE001 - a monitor's own callback must not stop the monitor
             _LOG.exception("timeline: on_error raised")
         finally:
             self._calling = False
@@ -103,7 +103,9 @@ class Reporter:
         if refused > self._refused and not self._refusing:
             self._refusing = True
             self._streak_began_at = self._refused
-            _LOG.warning("timeline: updates are refused, since a bound on unsaved updates is reached or the manager closed")
+            _LOG.warning(
+                "timeline: updates are refused, since a bound on unsaved updates is reached or the manager closed"
+            )
         elif refused == self._refused and self._refusing:
             self._refusing = False
             _LOG.warning("timeline: %d updates were refused", refused - self._streak_began_at)

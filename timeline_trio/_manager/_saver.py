@@ -9,7 +9,6 @@ hints from spinning, or from hammering the database.
 from __future__ import annotations
 
 from contextlib import suppress
-from random import Random
 from typing import TYPE_CHECKING, Final, final
 
 import trio
@@ -20,6 +19,7 @@ from ._backoff import Backoff, Troubles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from random import Random
 
     from .._cache._cache import Cache
     from .._cache._entry import Batch, Entry
@@ -33,6 +33,17 @@ if TYPE_CHECKING:
 PAUSE: Final = 0.01  # seconds between rounds
 DRAIN_RETRY: Final = 0.1  # seconds between the tries of an unavailable Store while draining
 _TIMEOUTS_IN_A_ROW: Final = 2
+
+
+def take_hints(channel: trio.MemoryReceiveChannel[str]) -> dict[str, None]:
+    """
+    Take all that is in a channel, without repeats.
+    """
+    hints: dict[str, None] = {}
+    with suppress(trio.WouldBlock):
+        while True:
+            hints[channel.receive_nowait()] = None
+    return hints
 
 
 @final
@@ -147,13 +158,14 @@ class Saver:
         self._scope.deadline = deadline
         self._sleep.cancel()
 
-    async def run(self) -> None:
+    async def run(self) -> None:  # noqa: ASYNC910 - a checkpoint is the first thing in the scope
         """
         Save until drained.
         """
         self._next_period = trio.current_time() + self._config.flush_interval * self._random.random()
         try:
-            with self._scope:
+            with self._scope:  # noqa: ASYNC912 - as above
+                await trio.lowlevel.checkpoint()
                 while not self._draining:
                     await self._wait()
                     await self._save_round(self._choose())
@@ -165,7 +177,7 @@ class Saver:
             for opid in list(self._waiters):
                 self._release_waiters(opid, ManagerClosed())
 
-    async def _wait(self) -> None:
+    async def _wait(self) -> None:  # noqa: ASYNC910 - a drain does not wait
         """
         Wait for a hint, the period, or a flush that may go ahead.
         """
@@ -173,12 +185,10 @@ class Saver:
         wake_at = min([wake_at, *(self._override_at(opid) for opid in self._waiters if self._cache.is_dirty(opid))])
         if self._hinted or self._due:  # left over from the last round
             wake_at = trio.current_time()
-        with trio.CancelScope(deadline=wake_at) as self._sleep:
+        with trio.CancelScope(deadline=wake_at) as self._sleep:  # noqa: ASYNC912 - as above
             if not self._draining:
                 self._hinted[await self._receive.receive()] = None
-        with suppress(trio.WouldBlock):
-            while True:
-                self._hinted[self._receive.receive_nowait()] = None
+        self._hinted |= take_hints(self._receive)
         if trio.current_time() >= self._next_period:
             self._begin_period()
 
@@ -232,6 +242,7 @@ class Saver:
         """
         Save all there is in one pass. What failed is lost, but for an unavailable Store: that is tried again.
         """
+        await trio.lowlevel.checkpoint()
         given_up: set[str] = set()
         while opids := [opid for opid in self._cache.dirty_opids() if opid not in given_up]:
             opids.sort(key=self._troubles.__contains__)
@@ -244,6 +255,7 @@ class Saver:
         """
         Save each operation's next batch: together where the Store can, and one by one where that failed.
         """
+        await trio.lowlevel.checkpoint()
         tally = Tally()
         frozen = [item for opid in opids if (item := self._cache.freeze(opid))]
         together = [item for item in frozen if item[0].opid not in self._troubles] if self._many else []
@@ -266,6 +278,7 @@ class Saver:
         assert self._many is not None
         began = self._cache.next_tick()
         with trio.move_on_after(self._config.export_timeout):
+            await trio.lowlevel.checkpoint()  # a store that passes none must not starve the loop
             try:
                 answers = await self._many.merge_many([request for _, _, request in together])
             except Exception:  # noqa: BLE001 - each operation is tried by itself, and its own failure counts
@@ -291,6 +304,7 @@ class Saver:
                 entry.opid, f"the store did not answer within export_timeout={self._config.export_timeout} s"
             )
             with trio.move_on_after(self._config.export_timeout) as scope:
+                await trio.lowlevel.checkpoint()  # as above
                 try:
                     merged = await self._store.merge(entry.opid, request.update, request.known)
                 except StoreRejected as rejection:

@@ -40,7 +40,10 @@ def encode_document(document: Document) -> str:
 
 
 def encode_payload(
-    document: Document, stages: Iterable[Stage], captured_at: int | None = None, collection: Collection | None = None
+    document: Document,
+    stages: Iterable[Stage],
+    captured_at: int | None = None,
+    collection: Collection | None = None,
 ) -> str:
     """
     Write a document with its stages in the given order; a snapshot adds when and how it was captured.
@@ -126,7 +129,11 @@ def decode_payload(text: str | bytes) -> tuple[Document, int | None, Collection 
             raise InvalidStage(f"stages[{index}].{error.field}", str(error).partition(": ")[2]) from None
         stages[stage.key] = stage
     document = Document(
-        opid=record.id, start=_start_of(record), finish=_finish_of(record), stages=stages, extra_json=extra_json
+        opid=record.id,
+        start=_start_of(record),
+        finish=_finish_of(record),
+        stages=stages,
+        extra_json=extra_json,
     )
     captured_at = parse_time(record.captured_at, "captured_at") if record.captured_at else None
     return document, captured_at, record.collection

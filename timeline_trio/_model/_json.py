@@ -73,17 +73,29 @@ def encode_attributes(attributes: Mapping[str, object] | None) -> str:
     """
     if not attributes:
         return ""
-    if not isinstance(attributes, Mapping):
+    if type(attributes) is dict:  # asked first: to ask for a Mapping costs more than all the rest
+        # A copy, so that what is checked is what is encoded, whatever another thread does meanwhile.
+        plain: dict[str, object] = attributes.copy()
+    elif isinstance(attributes, Mapping):
+        plain = dict(attributes)
+    else:
         raise InvalidValue("attributes", f"expected a mapping of names to values, got {type(attributes).__name__}")
-    plain: dict[str, object] = {}
-    for key, value in attributes.items():
-        if type(key) is not str:
-            key = _plain_key(key, repr(key))  # noqa: PLW2901 - the plain text replaces the subclass
-        plain[key] = value if type(value) in _PLAIN else _plain_value(value, key, MAX_DEPTH)
+    for key, value in plain.items():
+        if type(key) is not str or type(value) not in _PLAIN:
+            plain = _plain_object(plain)
+            break
     try:
         return encode_json(plain).decode()
     except (ValueError, OverflowError):  # a lone surrogate, or an integer of over 4,300 digits
         raise _name_culprit(plain) from None
+
+
+def _plain_object(attributes: dict[str, object]) -> dict[str, object]:
+    plain: dict[str, object] = {}
+    for key, value in attributes.items():
+        name = key if type(key) is str else _plain_key(key, repr(key))
+        plain[name] = _plain_value(value, name, MAX_DEPTH)
+    return plain
 
 
 def _plain_key(key: object, attribute: str) -> str:
@@ -104,12 +116,15 @@ def _plain_value(value: object, key: str, depth: int) -> object:
             raise InvalidAttribute(key, "NaN and infinities are no JSON numbers")
         return float(value) if isinstance(value, float) else _exact_number(str(value))
     if not isinstance(value, list | tuple | Mapping):
-        raise InvalidAttribute(key, f"JSON cannot hold {type(value).__name__}; give text, a number, a list or a mapping")
+        raise InvalidAttribute(
+            key, f"JSON cannot hold {type(value).__name__}; give text, a number, a list or a mapping"
+        )
     if depth == 0:
         raise InvalidAttribute(key, f"nested beyond {MAX_DEPTH} levels")
     if isinstance(value, Mapping):
-        return {_plain_key(k, key): _plain_value(v, key, depth - 1) for k, v in value.items()}
-    return [_plain_value(item, key, depth - 1) for item in value]
+        members = cast("Mapping[object, object]", value)
+        return {_plain_key(k, key): _plain_value(v, key, depth - 1) for k, v in members.items()}
+    return [_plain_value(item, key, depth - 1) for item in cast("list[object]", value)]
 
 
 def _name_culprit(attributes: dict[str, object]) -> InvalidAttribute:

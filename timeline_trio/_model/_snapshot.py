@@ -12,12 +12,13 @@ import msgspec
 from .._errors import InvalidValue
 from ._codec import decode_payload, encode_payload
 from ._time import format_duration
-from ._wire import Collection
+from ._values import Stage
 
 if TYPE_CHECKING:
     from ._document import Document
     from ._json import JSONValue
-    from ._values import Stage, Status
+    from ._values import Status
+    from ._wire import Collection
 
 
 class StageNode(msgspec.Struct, frozen=True):
@@ -61,7 +62,8 @@ class Snapshot:
             other.collection,
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        return hash((self.opid, self.captured_at))
 
     def __repr__(self) -> str:
         return (
@@ -130,7 +132,7 @@ class Snapshot:
         """
         All stages, ordered by start, id and actor.
         """
-        return tuple(sorted(self.document.stages.values(), key=lambda s: (s.started_at, s.id, s.actor.key)))
+        return tuple(sorted(self.document.stages.values(), key=_order))
 
     @property
     def duration(self) -> int:
@@ -185,18 +187,22 @@ class Snapshot:
         """
         children: dict[str, list[Stage]] = {}
         owners = {stage.id: stage.key for stage in reversed(self.stages)}
-        tops: list[tuple[Stage, bool]] = []
+        tops: list[Stage] = []
         for stage in self.stages:
             if stage.parent_id in owners:
                 children.setdefault(stage.parent_id, []).append(stage)
             else:
-                tops.append((stage, stage.parent_id not in {"", self.root_id}))
+                tops.append(stage)
         forest: list[StageNode] = []
         placed: set[tuple[str, str]] = set()
-        for stage, orphan in [*tops, *((stage, True) for stage in self.stages)]:
-            if stage.key not in placed:
-                forest.append(_grow(stage, children, owners, placed, orphan=orphan))
-        return tuple(sorted(forest, key=lambda node: (node.stage.started_at, node.stage.id, node.stage.actor.key)))
+        for stage in tops:
+            orphan = stage.parent_id not in {"", self.root_id}
+            forest.append(_grow(stage, children, owners, placed, orphan=orphan))
+        for stage in self.stages:
+            if stage.key not in placed:  # in a cycle, or below one
+                top = _first_of_cycle(stage, owners, self.document.stages)
+                forest.append(_grow(top, children, owners, placed, orphan=True))
+        return tuple(sorted(forest, key=lambda node: _order(node.stage)))
 
     def summary(self) -> str:
         """
@@ -234,6 +240,19 @@ class Snapshot:
         if captured_at is None or collection is None:
             raise InvalidValue("captured_at", "expected a snapshot, with captured_at and collection")
         return cls(document, captured_at, collection)
+
+
+def _order(stage: Stage) -> tuple[int, str, str]:
+    return (stage.started_at, stage.id, stage.actor.key)
+
+
+def _first_of_cycle(stage: Stage, owners: dict[str, tuple[str, str]], stages: dict[tuple[str, str], Stage]) -> Stage:
+    path: dict[tuple[str, str], Stage] = {}
+    while stage.key not in path:
+        path[stage.key] = stage
+        stage = stages[owners[stage.parent_id]]
+    ascent = list(path.values())
+    return min(ascent[ascent.index(stage) :], key=_order)
 
 
 def _grow(

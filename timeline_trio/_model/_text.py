@@ -4,6 +4,8 @@ Rules for text: what may be an opid, and what may be text at all.
 
 from __future__ import annotations
 
+from unicodedata import category
+
 from .._errors import InvalidValue
 
 MAX_OPID_LENGTH = 191  # the longest utf8mb4 key column that every MySQL row format can index
@@ -38,7 +40,7 @@ def check_opid(opid: object, field: str = "opid") -> None:
         raise InvalidValue(field, f"expected 1 to {MAX_OPID_LENGTH} characters, got {len(opid)}")
     if opid != opid.strip():
         raise InvalidValue(field, "expected no space at its start or end")
-    if not opid.isprintable() and any(ord(c) < 0x20 or 0x7F <= ord(c) < 0xA0 for c in opid):
+    if not opid.isprintable() and any(category(character) == "Cc" for character in opid):
         raise InvalidValue(field, "expected no control characters")
 
 

@@ -14,13 +14,12 @@ from .._errors import InvalidValue
 
 SECOND = 1_000_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_EARLIEST = -62_135_596_800 * SECOND  # 0001-01-01T00:00:00Z
+_EARLIEST = -62_135_596_800 * SECOND
 _LATEST = 253_402_300_800 * SECOND - 1  # the last nanosecond of the year 9999
-NO_TIME_TEXT = "0001-01-01T00:00:00Z"  # how older writers spelled "none"
+NO_TIME = _EARLIEST  # how older writers spelled "none"
+NO_TIME_TEXT = "0001-01-01T00:00:00Z"
 
-_RFC3339 = re.compile(
-    r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII
-)
+_RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII)
 
 
 def to_ns(value: object, field: str) -> int:
@@ -34,7 +33,7 @@ def to_ns(value: object, field: str) -> int:
         if value.tzinfo is None:
             raise InvalidValue(field, "a datetime without time zone is ambiguous; use datetime.now(UTC)")
         delta = value - _EPOCH
-        return (delta.days * 86_400 + delta.seconds) * SECOND + delta.microseconds * 1_000
+        value = (delta.days * 86_400 + delta.seconds) * SECOND + delta.microseconds * 1_000
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidValue(
             field, f"expected nanoseconds since the epoch or an aware datetime, got {type(value).__name__}"

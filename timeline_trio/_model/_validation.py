@@ -9,7 +9,7 @@ import msgspec
 from .._errors import InvalidStage, InvalidValue
 from ._json import MAX_DEPTH, canonical_object
 from ._text import check_text
-from ._time import to_ns
+from ._time import NO_TIME, to_ns
 from ._values import Finish, Stage, Start, Status, check_actor, root_id
 
 
@@ -47,6 +47,8 @@ def check_state(stage: Stage, opid: str) -> None:
     if stage.finished_at is None:
         if stage.status is not Status.RUNNING:
             raise InvalidStage("status", "expected running while there is no finished_at")
+    elif stage.finished_at == NO_TIME:
+        raise InvalidStage("finished_at", "the first instant of the year 1 stands for no finish at all")
     elif not isinstance(stage.status, Status) or not stage.status.is_terminal:
         raise InvalidStage("status", "expected succeeded, failed or canceled for a stage that has finished")
     if stage.elapsed_ns is not None and (type(stage.elapsed_ns) is not int or stage.elapsed_ns < 0):
@@ -105,6 +107,8 @@ def check_boundary(boundary: Start | Finish) -> None:
         if not boundary.name:
             raise InvalidValue("name", "expected at least one character")
     else:
+        if boundary.at == NO_TIME:
+            raise InvalidValue("at", "the first instant of the year 1 stands for no finish at all")
         check_text(boundary.error, "error")
         if not boundary.status.is_terminal:
             raise InvalidValue("status", "expected succeeded, failed or canceled")

@@ -119,7 +119,7 @@ class Stage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     extra_json: str = ""
 
     @classmethod
-    def completed(
+    def completed(  # noqa: PLR0913 - a record has as many fields as it has
         cls,
         name: str,
         started_at: int | datetime,

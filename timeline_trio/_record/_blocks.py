@@ -6,8 +6,9 @@ A block never lets a failure to record replace the outcome of its body: what was
 
 from __future__ import annotations
 
+from contextlib import suppress
 from contextvars import ContextVar, Token
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, final
 
 from trio.lowlevel import enable_ki_protection
 
@@ -93,10 +94,8 @@ class StageBlock:
         del kind, traceback
         assert self._handle is not None
         assert self._token is not None
-        try:
+        with suppress(ValueError):  # left in another context than it was entered in, as generators may be
             _current.reset(self._token)
-        except ValueError:  # left in another context than it was entered in, as generators are
-            pass
         try:
             self._handle.end(error)
         except Exception as failure:  # noqa: BLE001 - as above
@@ -130,7 +129,7 @@ class OperationBlock(Generic[HandleT]):
         """
         Record the start.
         """
-        self._contain(self._recorder.start, self._name, at=None, attributes=self._attributes)
+        self._contain(lambda: self._recorder.start(self._opid, self._name, at=None, attributes=self._attributes))
         return self._handle()
 
     @enable_ki_protection
@@ -141,10 +140,10 @@ class OperationBlock(Generic[HandleT]):
         Record the finish by how the block is left. The exception goes on.
         """
         del kind, traceback
-        self._contain(self._recorder.finish, error, at=None)
+        self._contain(lambda: self._recorder.finish(self._opid, error, at=None))
 
-    def _contain(self, call: Callable[..., None], *args: Any, **options: Any) -> None:
+    def _contain(self, call: Callable[[], None]) -> None:
         try:
-            call(self._opid, *args, **options)
+            call()
         except Exception as failure:  # noqa: BLE001 - the observed program goes on whatever went wrong here
             self._recorder.report(self._opid, failure)

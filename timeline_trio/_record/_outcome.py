@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from typing import Final, final
+from typing import Final, cast, final
 
 import trio
 
@@ -62,10 +62,10 @@ def outcome_of(error: BaseException | str | None) -> tuple[Status, str]:
         return Status.CANCELED, error.text
     if not isinstance(error, BaseException):
         raise InvalidValue("error", f"expected an exception, text, Canceled or None, got {type(error).__name__}")
-    if isinstance(error, SystemExit) and error.code in {0, None}:
+    if isinstance(error, SystemExit) and error.code in (0, None):  # which may be anything, a list too
         return Status.SUCCEEDED, ""
     if isinstance(error, BaseExceptionGroup):
-        leaves = list(_leaves(error))
+        leaves = _leaves(cast("BaseExceptionGroup[BaseException]", error))
         status = Status.CANCELED if all(_is_cancellation(leaf) for leaf in leaves) else Status.FAILED
         text = "; ".join(_one_line(leaf, _SUMMARY_LENGTH) for leaf in leaves)
         return status, printable_text(text, MAX_ERROR_LENGTH)
@@ -81,7 +81,10 @@ def _is_cancellation(error: BaseException) -> bool:
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
     leaves: list[BaseException] = []
     for error in group.exceptions:
-        leaves.extend(_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+        if isinstance(error, BaseExceptionGroup):
+            leaves += _leaves(cast("BaseExceptionGroup[BaseException]", error))
+        else:
+            leaves.append(error)
     return leaves
 
 

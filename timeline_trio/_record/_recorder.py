@@ -89,7 +89,7 @@ class Recorder:
         self.cache = cache
         self.actor = actor
         self.clock = clock
-        self.new_id = new_id or make_id_source()
+        self.new_id: Callable[[], str] = new_id or make_id_source()
         self.report = report
         self._max_fact_bytes = max_fact_bytes
         self._redact = redact
@@ -188,8 +188,12 @@ class Recorder:
         slot = START if isinstance(boundary, Start) else FINISH
         entry = self.cache.peek(opid)
         pending = entry.pending.get(slot) if entry else None
-        if boundary.live and type(pending) is type(boundary) and boundary.says_no_more_than(pending):  # type: ignore[arg-type]
-            boundary = pending  # type: ignore[assignment] - said already and not yet saved: its time stays
+        # Said already and not saved yet: its time stays.
+        if isinstance(boundary, Start):
+            if boundary.live and isinstance(pending, Start) and boundary.says_no_more_than(pending):
+                boundary = pending
+        elif boundary.live and isinstance(pending, Finish) and boundary.says_no_more_than(pending):
+            boundary = pending
         self.cache.accept(opid, slot, boundary)
 
     @enable_ki_protection
@@ -203,7 +207,9 @@ class Recorder:
         entry = self.cache.peek(opid)
         known = entry.start if entry else None
         if known is None:
-            raise InvalidValue("start", "this process does not know the operation's start yet; start it, or read it first")
+            raise InvalidValue(
+                "start", "this process does not know the operation's start yet; start it, or read it first"
+            )
         merged = merge_objects(known.attributes_json, self.encode(attributes))
         start = msgspec.structs.replace(known, attributes_json=merged)
         self.check_size(start)
@@ -249,7 +255,13 @@ class Recorder:
 
     @enable_ki_protection
     def end_stage(
-        self, opid: str, current: Stage, error: Error, code: str, ended_at: Time | None, attributes: Attributes
+        self,
+        opid: str,
+        current: Stage,
+        error: Error,
+        code: str,
+        ended_at: Time | None,
+        attributes: Attributes,
     ) -> bool:
         """
         End a stage that was begun elsewhere; False if it has changed since `current` was read.
@@ -296,7 +308,8 @@ class Recorder:
         size = len(encode_stage(fact).encode() if isinstance(fact, Stage) else msgspec.json.encode(fact))
         if size > self._max_fact_bytes:
             raise InvalidValue(
-                "fact", f"expected at most max_fact_bytes={self._max_fact_bytes} encoded, got {size}; shorten its texts"
+                "fact",
+                f"expected at most max_fact_bytes={self._max_fact_bytes} encoded, got {size}; shorten its texts",
             )
 
 

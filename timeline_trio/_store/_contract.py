@@ -8,15 +8,17 @@ have been done, or may yet be done: a merge must therefore be harmless when it i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
+from .._errors import CorruptEntry
 from .._model._document import Document, Update
 
 if TYPE_CHECKING:
-    from .._errors import CorruptEntry, StoreError
+    from collections.abc import Mapping, Sequence
+
+    from .._errors import StoreError
 
 
 class Revision(msgspec.Struct, frozen=True, gc=False):
@@ -146,9 +148,7 @@ class Store(Protocol):
         """
         ...
 
-    async def mget(
-        self, opids: Sequence[str], known: Mapping[str, Known] = NOTHING_KNOWN
-    ) -> Sequence[AnswerOrError]:
+    async def mget(self, opids: Sequence[str], known: Mapping[str, Known] = NOTHING_KNOWN) -> Sequence[AnswerOrError]:
         """
         Read several operations: those found, once each, in any order.
 

@@ -13,6 +13,7 @@ import trio.lowlevel
 from .._errors import InvalidValue, NotFound, StoreError, StoreRejected
 from .._model._document import Document, Update, merge
 from .._model._text import check_opid
+from .._model._values import StageKey
 from ._contract import (
     NOTHING_KNOWN,
     Answer,
@@ -29,8 +30,6 @@ from ._stamp import next_stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-    from .._model._values import StageKey
 
 
 class _Row(msgspec.Struct):
@@ -93,16 +92,12 @@ class MemoryStore:
             raise NotFound(opid)
         return _answer(row, known)
 
-    async def mget(
-        self, opids: Sequence[str], known: Mapping[str, Known] = NOTHING_KNOWN
-    ) -> Sequence[AnswerOrError]:
+    async def mget(self, opids: Sequence[str], known: Mapping[str, Known] = NOTHING_KNOWN) -> Sequence[AnswerOrError]:
         """
         Read several operations.
         """
         await trio.lowlevel.checkpoint()
-        return [
-            _answer(self._rows[opid], known.get(opid)) for opid in dict.fromkeys(opids) if opid in self._rows
-        ]
+        return [_answer(self._rows[opid], known.get(opid)) for opid in dict.fromkeys(opids) if opid in self._rows]
 
     async def latest(
         self, after: int, limit: int, known: Mapping[str, Known] = NOTHING_KNOWN
@@ -140,9 +135,7 @@ class MemoryStore:
             return Merged(revision=row.revision, changed=False, document=row.document)
         before, row.document = row.document, document
         row.revision = Revision(row.revision.incarnation, row.revision.version + 1)
-        row.updated_at = (
-            next_stamp(now, row.updated_at, self._overlap_ns) if row.revision.version > 1 else now
-        )
+        row.updated_at = next_stamp(now, row.updated_at, self._overlap_ns) if row.revision.version > 1 else now
         self._note_changes(row, before, update)
         return Merged(revision=row.revision, changed=True, document=document)
 

@@ -50,9 +50,7 @@ class NoopStore:
         await trio.lowlevel.checkpoint()
         raise NotFound(opid)
 
-    async def mget(
-        self, opids: Sequence[str], known: Mapping[str, Known] = NOTHING_KNOWN
-    ) -> Sequence[AnswerOrError]:
+    async def mget(self, opids: Sequence[str], known: Mapping[str, Known] = NOTHING_KNOWN) -> Sequence[AnswerOrError]:
         """
         Find nothing.
         """

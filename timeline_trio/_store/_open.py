@@ -14,7 +14,7 @@ from ._memory import MemoryStore
 from ._noop import NoopStore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from ._contract import Store
 
@@ -23,7 +23,7 @@ _OURS = frozenset(("sqlite", "mysql", "postgres", "redis"))
 
 
 @asynccontextmanager
-async def open_store(url: str) -> AsyncIterator[Store]:
+async def open_store(url: str) -> AsyncGenerator[Store]:
     """
     Open a Store by its URL, such as `sqlite:///ops.db`, and close it at the end of the block.
 
@@ -43,17 +43,13 @@ async def open_store(url: str) -> AsyncIterator[Store]:
             yield store
         return
     if scheme in _OURS:
-        raise InvalidValue(
-            "url", f"{scheme} stores are not installed; run: pip install 'timeline-trio[{scheme}]'"
-        )
+        raise InvalidValue("url", f"{scheme} stores are not installed; run: pip install 'timeline-trio[{scheme}]'")
     installed = ", ".join(sorted(entry_points(group=ENTRY_POINT_GROUP).names))
-    raise InvalidValue(
-        "url", f"no installed package serves the scheme {scheme!r}; installed are: {installed}"
-    )
+    raise InvalidValue("url", f"no installed package serves the scheme {scheme!r}; installed are: {installed}")
 
 
 @asynccontextmanager
-async def open_memory(url: str) -> AsyncIterator[Store]:
+async def open_memory(url: str) -> AsyncGenerator[Store]:
     """
     Open a new, empty store in this process's memory: `memory:`.
     """
@@ -62,7 +58,7 @@ async def open_memory(url: str) -> AsyncIterator[Store]:
 
 
 @asynccontextmanager
-async def open_noop(url: str) -> AsyncIterator[Store]:
+async def open_noop(url: str) -> AsyncGenerator[Store]:
     """
     Open a store that keeps nothing: `noop:`.
     """

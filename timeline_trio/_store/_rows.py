@@ -16,7 +16,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 import msgspec
 import trio
@@ -117,7 +117,7 @@ class ReplaceRow(msgspec.Struct, frozen=True):
 
 RowOperation = FetchHeads | FetchRows | FetchRecentHeads | InsertRow | ReplaceRow
 
-Script = Generator[RowOperation, Any, T]
+Script = Generator[RowOperation, object, T]
 """A generator that yields row operations, is sent their answers, and returns the result of the whole call."""
 
 
@@ -277,9 +277,7 @@ class RowStore(ABC):
             return answer
         raise NotFound(opid)
 
-    async def mget(
-        self, opids: Sequence[str], known: Mapping[str, Known] = NOTHING_KNOWN
-    ) -> Sequence[AnswerOrError]:
+    async def mget(self, opids: Sequence[str], known: Mapping[str, Known] = NOTHING_KNOWN) -> Sequence[AnswerOrError]:
         """
         Read several operations.
 
@@ -309,13 +307,14 @@ class RowStore(ABC):
     def _merge_script(self, requests: Sequence[MergeRequest]) -> Script[list[Merged | StoreError]]:
         # In the order of ids, so that transactions over the same rows wait for each other instead of deadlocking.
         requests_by_id = {request.opid: request for request in sorted(requests, key=lambda r: r.opid)}
-        heads = {head.id: head for head in (yield FetchHeads(_storable(requests_by_id)))}
+        found = cast("Sequence[RowHead]", (yield FetchHeads(_storable(requests_by_id))))
+        heads = {head.id: head for head in found}
         unknown = [
             opid
             for opid, head in heads.items()
             if (known := requests_by_id[opid].known) is None or known.revision != head.revision
         ]
-        rows: dict[str, Row] = {row.id: row for row in (yield FetchRows(unknown))} if unknown else {}
+        rows = yield from _fetch(unknown)
         answers: dict[str, Merged | StoreError] = {}
         for opid, request in requests_by_id.items():
             try:
@@ -337,9 +336,7 @@ class RowStore(ABC):
         now = self._clock()
         if head is None:
             stamp = now // MICROSECOND
-            row = Row(
-                id=opid, payload=encode_document(document), version=1, created_at=stamp, updated_at=stamp
-            )
+            row = Row(id=opid, payload=encode_document(document), version=1, created_at=stamp, updated_at=stamp)
             written = yield InsertRow(row)
         else:
             stamp = next_stamp(now, head.updated_at * MICROSECOND, self._overlap_ns) // MICROSECOND
@@ -387,19 +384,26 @@ def _document_of(row: Row) -> Document:
 
 
 def _mget_script(opids: Sequence[str], known: Mapping[str, Known]) -> Script[list[AnswerOrError]]:
-    heads: Sequence[RowHead] = yield FetchHeads(_storable(opids))
+    heads = cast("Sequence[RowHead]", (yield FetchHeads(_storable(opids))))
     return (yield from _answers(heads, known))
 
 
 def _latest_script(after: int, limit: int, known: Mapping[str, Known]) -> Script[list[AnswerOrError]]:
-    heads: Sequence[RowHead] = yield FetchRecentHeads(after, limit)
+    heads = cast("Sequence[RowHead]", (yield FetchRecentHeads(after, limit)))
     return (yield from _answers(heads, known))
+
+
+def _fetch(opids: Sequence[str]) -> Script[dict[str, Row]]:
+    if not opids:
+        return {}
+    rows = cast("Sequence[Row]", (yield FetchRows(opids)))
+    return {row.id: row for row in rows}
 
 
 def _answers(heads: Sequence[RowHead], known: Mapping[str, Known]) -> Script[list[AnswerOrError]]:
     unchanged = {head.id for head in heads if head.id in known and known[head.id].revision == head.revision}
     wanted = [head.id for head in heads if head.id not in unchanged]
-    rows: dict[str, Row] = {row.id: row for row in (yield FetchRows(wanted))} if wanted else {}
+    rows = yield from _fetch(wanted)
     answers: list[AnswerOrError] = []
     for head in heads:
         if head.id in unchanged:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from .._model._values import Actor, Stage
     from .._record._blocks import OperationBlock, StageBlock
     from .._record._handles import StageHandle
+    from .._record._operation_handle import Handle
     from .._record._recorder import Parent
-    from ._handle import Handle
 
 
 @final

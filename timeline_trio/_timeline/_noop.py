@@ -15,8 +15,8 @@ from .._model._snapshot import Snapshot
 from .._model._values import NO_ACTOR
 from .._model._wire import Collection
 from .._record._handles import StageHandle
+from .._record._operation import OperationRecorder
 from .._record._recorder import Recorder
-from ._operation import OperationRecorder
 from ._standalone import make_cache, recorder_options
 
 if TYPE_CHECKING:
@@ -76,9 +76,7 @@ class Noop(OperationRecorder):
     def __repr__(self) -> str:
         return f"<Noop {self._opid!r}>"
 
-    async def finish(
-        self, error: BaseException | str | None = None, *, at: int | datetime | None = None
-    ) -> Snapshot:
+    async def finish(self, error: BaseException | str | None = None, *, at: int | datetime | None = None) -> Snapshot:
         """
         Return an empty snapshot.
         """

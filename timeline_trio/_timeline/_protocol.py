@@ -80,9 +80,7 @@ class Timeline(Protocol):
         """
         ...
 
-    async def finish(
-        self, error: BaseException | str | None = None, *, at: int | datetime | None = None
-    ) -> Snapshot:
+    async def finish(self, error: BaseException | str | None = None, *, at: int | datetime | None = None) -> Snapshot:
         """
         Record the operation's finish and return the view after it.
         """

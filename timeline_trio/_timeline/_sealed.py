@@ -18,8 +18,8 @@ from .._model._snapshot import Snapshot
 from .._model._values import NO_ACTOR, StageRef
 from .._model._wire import Collection
 from .._record._handles import StageHandle
+from .._record._operation import OperationRecorder
 from .._record._recorder import Recorder
-from ._operation import OperationRecorder
 from ._standalone import make_cache, recorder_options
 
 if TYPE_CHECKING:
@@ -159,8 +159,8 @@ class Sealed(OperationRecorder):
         entry = self._cache.pin(self._opid)
         self._cache.watch(entry, signal.notify)
         try:
-            await trio.lowlevel.checkpoint()
             with trio.move_on_at(deadline):
+                await trio.lowlevel.checkpoint()
                 while self._cache.live_stages(self._opid):
                     await signal.wait()
         finally:

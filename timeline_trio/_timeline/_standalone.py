@@ -20,9 +20,9 @@ from .._model._snapshot import Snapshot
 from .._model._text import check_opid
 from .._model._values import NO_ACTOR, Actor, check_actor
 from .._model._wire import Collection
+from .._record._operation_handle import Handle
 from .._record._recorder import Recorder, make_id_source
 from .._store._noop import NoopStore
-from ._handle import Handle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,6 +159,7 @@ class DirectExchange:
             StoreError: the Store failed; its `snapshot` is what was recorded here.
         """
         del fresh
+        await trio.lowlevel.checkpoint()
         began = self._cache.next_tick()
         known = self._cache.known([opid]).get(opid)
         failure: Exception | None = None

@@ -54,9 +54,7 @@ async def check_store(
                 await _run(check, trial)
 
 
-def _prepare(
-    store: Store, clock: ManualClock | None, delete: Callable[[Store, str], Awaitable[None]] | None
-) -> Trial:
+def _prepare(store: Store, clock: ManualClock | None, delete: Callable[[Store, str], Awaitable[None]] | None) -> Trial:
     abilities: set[Ability] = set()
     if clock is not None:
         abilities.add("clock")

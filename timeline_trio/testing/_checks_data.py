@@ -60,9 +60,7 @@ OPIDS: Final = (
 )
 
 
-@promise(
-    "Stages of one id by no actor, by an id, by another id, and by a name equal to an id are four stages."
-)
+@promise("Stages of one id by no actor, by an id, by another id, and by a name equal to an id are four stages.")
 async def _actors_are_told_apart(trial: Trial) -> None:
     actors = (NO_ACTOR, Actor(id="1"), Actor(id="2"), Actor(name="1"))
     for number, actor in enumerate(actors):
@@ -78,9 +76,7 @@ async def _actors_are_told_apart(trial: Trial) -> None:
     expect(document.stages["s", "id:1"].actor.name == "label", "the last accepted label holds")
 
 
-@promise(
-    "Operations whose ids differ in case, in accents, in Unicode's composition or in wildcards are different."
-)
+@promise("Operations whose ids differ in case, in accents, in Unicode's composition or in wildcards are different.")
 async def _opids_are_told_apart(trial: Trial) -> None:
     for opid in OPIDS:
         await trial.store.merge(opid, stages(stage(opid)))
@@ -97,14 +93,10 @@ async def _opids_are_told_apart(trial: Trial) -> None:
 @promise("Integers of any size and long decimals come back digit by digit.")
 async def _numbers_keep_their_digits(trial: Trial) -> None:
     numbers = msgspec.structs.replace(stage("s"), attributes_json=NUMBERS)
-    await trial.store.merge(
-        "op", Update(start=Start(name="n", at=1, attributes_json=NUMBERS), stages=(numbers,))
-    )
+    await trial.store.merge("op", Update(start=Start(name="n", at=1, attributes_json=NUMBERS), stages=(numbers,)))
     document = await trial.document("op")
     expect(document.stages["s", ""].attributes_json == NUMBERS, "a stage's numbers are the same")
-    expect(
-        document.start is not None and document.start.attributes_json == NUMBERS, "an operation's are, too"
-    )
+    expect(document.start is not None and document.start.attributes_json == NUMBERS, "an operation's are, too")
 
 
 @promise("Times come back to the nanosecond, from the year 1 to the year 9999.")
@@ -112,9 +104,7 @@ async def _times_are_exact(trial: Trial) -> None:
     await trial.store.merge("op", stages(stage("s")))
     times = (-62_135_596_800 * SECOND + 1, -1, 0, 1, 1_767_225_600 * SECOND, 253_402_300_800 * SECOND - 1)
     for number, at in enumerate(times):
-        timed = msgspec.structs.replace(
-            stage("s"), started_at=at, finished_at=times[-1 - number], elapsed_ns=2**62
-        )
+        timed = msgspec.structs.replace(stage("s"), started_at=at, finished_at=times[-1 - number], elapsed_ns=2**62)
         await trial.store.merge("op", Update(start=Start(name="n", at=at), stages=(timed,)))
         document = await trial.document("op")
         expect(document.started_at == at, "an operation's time is the same")
@@ -138,16 +128,12 @@ async def _texts_come_back(trial: Trial) -> None:
         await trial.store.merge(opid, Update(start=start, finish=finish, stages=(texts,)))
         document = await trial.document(opid)
         expect(document.stages == {texts.key: texts}, f"the stage with the text {text[:40]!r} is the same")
-        expect(
-            (document.start, document.finish) == (start, finish), f"so are the boundaries with {text[:40]!r}"
-        )
+        expect((document.start, document.finish) == (start, finish), f"so are the boundaries with {text[:40]!r}")
 
 
 @promise("An operation of several thousand stages is kept, and more can be added.")
 async def _large_operation_is_kept(trial: Trial) -> None:
-    many = stages(
-        *(stage(f"stage-{number}", "a name of some length " * 4, at=number) for number in range(_MANY))
-    )
+    many = stages(*(stage(f"stage-{number}", "a name of some length " * 4, at=number) for number in range(_MANY)))
     await trial.store.merge("op", many)
     await trial.store.merge("op", stages(stage("one more")))
     expect(len((await trial.document("op")).stages) == _MANY + 1, "all stages are there")
@@ -159,9 +145,7 @@ async def _unknown_members_survive(trial: Trial) -> None:
     newer = decode_stage(text)
     await trial.store.merge("op", stages(newer))
     await trial.store.merge("op", stages(stage("t")))
-    expect(
-        (await trial.document("op")).stages["s", ""] == newer, "the stage is the same, with its new member"
-    )
+    expect((await trial.document("op")).stages["s", ""] == newer, "the stage is the same, with its new member")
 
 
 CHECKS: Final = (

@@ -30,9 +30,7 @@ async def _new_operation_is_created(trial: Trial) -> None:
     expect(merged.revision == known.revision, "the answer's revision is the one that is read")
     expect(known.revision.version == 1, "the version is 1")
     expect(list(known.document.stages.values()) == [stage("a")], "the stage is read as it was written")
-    expect(
-        merged.document is None or merged.document == known.document, "the answer's document is what is read"
-    )
+    expect(merged.document is None or merged.document == known.document, "the answer's document is what is read")
 
 
 @promise("The same update again, whose first reply may have been lost, changes nothing.")
@@ -51,16 +49,12 @@ async def _repeat_is_harmless(trial: Trial) -> None:
     expect(not again.changed, "the answer says that nothing changed")
     expect(again.revision == first.revision, "the revision stays")
     expect(await trial.known("op") == before, "the document stays")
-    expect(
-        again.document is None or again.document == before.document, "the answer's document is what is read"
-    )
+    expect(again.document is None or again.document == before.document, "the answer's document is what is read")
     if "clock" in trial.abilities:
         expect(not await trial.store.latest(trial.clock() - SECOND, 9), "the update time stays")
 
 
-@promise(
-    "A live boundary that says what is known already keeps the known time; an explicit time replaces it."
-)
+@promise("A live boundary that says what is known already keeps the known time; an explicit time replaces it.")
 async def _live_boundary_keeps_its_first_time(trial: Trial) -> None:
     await trial.store.merge("op", Update(start=Start(name="deploy", at=SECOND, live=True)))
     again = await trial.store.merge("op", Update(start=Start(name="deploy", at=2 * SECOND, live=True)))
@@ -84,9 +78,7 @@ async def _version_counts_changes(trial: Trial) -> None:
 async def _last_accepted_wins(trial: Trial) -> None:
     await trial.store.merge("op", Update(finish=Finish(at=9 * SECOND, status=Status.SUCCEEDED)))
     await trial.store.merge("op", stages(stage("a", at=5, error="no"), stage("b")))
-    await trial.store.merge(
-        "op", Update(start=Start(name="deploy", at=SECOND), stages=(stage("a", ended=False),))
-    )
+    await trial.store.merge("op", Update(start=Start(name="deploy", at=SECOND), stages=(stage("a", ended=False),)))
     document = await trial.document("op")
     expect(document.stages["a", ""] == stage("a", ended=False), "a late running state reopens an ended stage")
     expect(document.stages["b", ""] == stage("b"), "another stage is left alone")
@@ -108,9 +100,7 @@ async def _known_document_is_a_base(trial: Trial) -> None:
     await trial.store.merge("op", stages(stage("a")))
     old = await trial.known("op")
     fresh = await trial.store.merge("op", stages(stage("b")), old)
-    expect(
-        fresh.revision is not None and fresh.revision.version == old.revision.version + 1, "fresh: one step"
-    )
+    expect(fresh.revision is not None and fresh.revision.version == old.revision.version + 1, "fresh: one step")
     await trial.store.merge("op", stages(stage("c")), old)
     names = {key[0] for key in (await trial.document("op")).stages}
     expect(names == {"a", "b", "c"}, "with a stale base, what came after it is kept")

@@ -40,18 +40,14 @@ async def _mget_returns_each_found_one_once(trial: Trial) -> None:
     answers = await trial.store.mget([*opids, "missing", "\ud800", *opids])
     expect(sorted(answer.opid for answer in answers) == sorted(opids), "each one that exists comes once")
     for answer in answers:
-        expect(
-            set(resolve(answer, None)[1].stages) == {(answer.opid, "")}, "each comes with its own document"
-        )
+        expect(set(resolve(answer, None)[1].stages) == {(answer.opid, "")}, "each comes with its own document")
     expect(list(await trial.store.mget([])) == [], "nothing asked, nothing answered")
     expect(list(await trial.store.mget(["missing"])) == [], "one that does not exist is left out")
     many = await trial.store.mget([f"op-{number}" for number in range(1500)])
     expect(len(many) == len(opids), "any number of ids can be asked for")
 
 
-@promise(
-    "An answer for a known revision, be it the document, the changes or no change, stands for what is stored."
-)
+@promise("An answer for a known revision, be it the document, the changes or no change, stands for what is stored.")
 async def _answers_build_on_what_is_known(trial: Trial) -> None:
     store = trial.store
     await store.merge("op", stages(stage("a"), stage("b")))

@@ -117,7 +117,9 @@ class FaultyStore:
         self.strip_documents = False
         if isinstance(inner, MergesMany) and not hide_merge_many:
             self._inner_merge_many = inner.merge_many
-            self.merge_many = self._merge_many
+            self.merge_many: Callable[[Sequence[MergeRequest]], Awaitable[Sequence[Merged | StoreError]]] = (
+                self._merge_many
+            )
 
     def __repr__(self) -> str:
         return f"<FaultyStore around {self._inner!r}, {len(self.calls)} calls, outage {self.outage!r}>"
@@ -168,9 +170,7 @@ class FaultyStore:
         """
         return await self._pass_on(StoreCall("read", (opid,)), lambda: self._inner.read(opid, known))
 
-    async def mget(
-        self, opids: Sequence[str], known: Mapping[str, Known] = NOTHING_KNOWN
-    ) -> Sequence[AnswerOrError]:
+    async def mget(self, opids: Sequence[str], known: Mapping[str, Known] = NOTHING_KNOWN) -> Sequence[AnswerOrError]:
         """
         Read several, as the other Store does it.
         """

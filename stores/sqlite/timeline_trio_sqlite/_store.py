@@ -20,6 +20,7 @@ from ._schema import check_collation, create_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from ._options import Options
 
@@ -65,6 +66,13 @@ class SQLiteStore(RowStore):
     def __repr__(self) -> str:
         state = "closed" if self._writer.closed else "open"
         return f"<SQLiteStore {str(self._options.path)!r} {state}, {self.statistics()}>"
+
+    @property
+    def path(self) -> Path:
+        """
+        The file.
+        """
+        return self._options.path
 
     async def run(self, begin: Callable[[], Script[T]], *, writes: bool) -> T:
         """

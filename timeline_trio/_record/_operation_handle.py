@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from .._model._snapshot import Snapshot
-    from .._record._recorder import Recorder
+    from ._recorder import Recorder
 
 
 class Exchange(Protocol):
@@ -68,9 +68,7 @@ class Handle(OperationRecorder):
         await self._exchange.flush(self._opid)
         return await self._exchange.read(self._opid, fresh=True)
 
-    async def finish(
-        self, error: BaseException | str | None = None, *, at: int | datetime | None = None
-    ) -> Snapshot:
+    async def finish(self, error: BaseException | str | None = None, *, at: int | datetime | None = None) -> Snapshot:
         """
         Record the operation's finish, before anything is waited for; then do as `snapshot` does.
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from .._model._text import check_opid
 from .._model._values import root_id
-from .._record._blocks import StageBlock
+from ._blocks import StageBlock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
     from .._model._values import Actor, Stage
-    from .._record._handles import StageHandle
-    from .._record._recorder import Parent, Recorder
+    from ._handles import StageHandle
+    from ._recorder import Parent, Recorder
 
 
 class OperationRecorder:
@@ -86,7 +86,13 @@ class OperationRecorder:
         Return a block that is a stage; see `Manager.stage`.
         """
         return StageBlock(
-            self._recorder, self._opid, name, stage_id=stage_id, parent=parent, actor=actor, attributes=attributes
+            self._recorder,
+            self._opid,
+            name,
+            stage_id=stage_id,
+            parent=parent,
+            actor=actor,
+            attributes=attributes,
         )
 
     def record(self, stage: Stage) -> None:

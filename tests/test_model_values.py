@@ -1,0 +1,210 @@
+"""
+Tests of actors, stages, references, and of what is accepted as one.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+
+from timeline_trio._model._text import check_opid, printable_text
+from timeline_trio._model._validation import check_boundary, check_completed, check_stage
+from timeline_trio.model import (
+    NO_ACTOR,
+    Actor,
+    InvalidAttribute,
+    InvalidStage,
+    InvalidValue,
+    Stage,
+    StageRef,
+    Start,
+    Status,
+    root_id,
+)
+
+from . import strategies
+
+GOOD = Stage.completed("work", 1, 3, id="s")
+
+
+@given(strategies.actors, strategies.actors)
+def test_actors_are_one_by_id_or_else_by_name(one: Actor, other: Actor) -> None:
+    same = one.id == other.id and (bool(one.id) or one.name == other.name)
+    assert (one.key == other.key) is same
+
+
+def test_actor_keys_are_as_documented() -> None:
+    assert [NO_ACTOR.key, Actor("x", "n").key, Actor("", "x").key] == ["", "id:x", "name:x"]
+
+
+@given(strategies.opids)
+def test_opid_is_accepted_whatever_its_script(opid: str) -> None:
+    check_opid(opid)
+
+
+@pytest.mark.parametrize(
+    ("opid", "problem"),
+    [
+        ("", "1 to 191 characters, got 0"),
+        ("x" * 192, "got 192"),
+        (" a", "no space"),
+        ("a\u3000", "no space"),
+        ("a\nb", "control"),
+        ("a\x00b", "control"),
+        ("a\x7fb", "control"),
+        ("a\x9fb", "control"),
+        ("a\ud800", "surrogate at position 1"),
+        (b"a", "got bytes"),
+        (None, "got NoneType"),
+    ],
+)
+def test_opid_that_databases_disagree_on_is_refused(opid: object, problem: str) -> None:
+    with pytest.raises(InvalidValue, match=problem) as caught:
+        check_opid(opid)
+    assert caught.value.field == "opid"
+
+
+def test_unprintable_but_harmless_opid_is_accepted() -> None:
+    check_opid("a\xadb\u200dc")
+
+
+def test_text_of_other_programs_is_made_printable() -> None:
+    assert printable_text("plain", 10) == "plain"
+    assert printable_text("a\udcffb", 10) == "a\\udcffb"
+    assert printable_text("x" * 12, 10) == "x" * 10 + "\N{HORIZONTAL ELLIPSIS} (2 more characters)"
+
+
+def test_completed_stage_takes_datetimes_and_attributes() -> None:
+    stage = Stage.completed(
+        "work",
+        datetime(2026, 1, 1, tzinfo=UTC),
+        datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC),
+        id="s",
+        status=Status.FAILED,
+        parent_id="p",
+        actor=Actor("1"),
+        error="no",
+        code="E",
+        elapsed_ns=5,
+        attributes={"b": 1, "a": 2**70},
+    )
+    assert stage.attributes_json == '{"a":1180591620717411303424,"b":1}'
+    assert stage.attributes == {"a": 2**70, "b": 1}
+    assert stage.key == ("s", "id:1")
+    assert (stage.started, stage.finished) == (
+        datetime(2026, 1, 1, tzinfo=UTC),
+        datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC),
+    )
+    assert stage.duration(0) == 5
+
+
+def test_duration_without_a_monotonic_length_is_a_difference() -> None:
+    assert GOOD.duration(100) == 2
+    running = Stage(id="s", name="work", started_at=10)
+    assert running.duration(25) == 15
+    assert running.finished is None
+
+
+def test_status_knows_results() -> None:
+    assert [status for status in Status if status.is_terminal] == list(strategies.TERMINAL)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("id", ""),
+        ("id", None),
+        ("id", "\ud800"),
+        ("id", "operation:op"),
+        ("name", ""),
+        ("name", 1),
+        ("parent_id", "s"),
+        ("parent_id", None),
+        ("error", "\ud800"),
+        ("code", 5),
+        ("actor", "me"),
+        ("actor.id", Actor(1)),  # type: ignore[arg-type]
+        ("actor.name", Actor("", "\ud800")),
+        ("started_at", 1.0),
+        ("started_at", 4),
+        ("finished_at", None),
+        ("finished_at", "now"),
+        ("finished_at", strategies.EARLIEST),
+        ("status", Status.RUNNING),
+        ("status", Status.UNKNOWN),
+        ("status", "odd"),
+        ("status", None),
+        ("elapsed_ns", -1),
+        ("elapsed_ns", 1.0),
+        ("elapsed_ns", True),
+    ],
+)
+def test_completed_stage_that_breaks_a_rule_is_refused_by_field(field: str, value: Any) -> None:
+    attribute = field.partition(".")[0]
+    stage = msgspec.structs.replace(GOOD, **{attribute: value})
+    with pytest.raises(InvalidStage) as caught:
+        check_completed(stage, "op")
+    expected = "finished_at" if (field, value) == ("started_at", 4) else field
+    assert caught.value.field == expected
+
+
+def test_completed_stage_in_canonical_form_is_returned() -> None:
+    assert check_completed(GOOD) is GOOD
+    loose = msgspec.structs.replace(GOOD, status="failed", attributes_json=' {"b": 1, "a": 2}')  # type: ignore[arg-type]
+    canonical = check_completed(loose)
+    assert canonical.status is Status.FAILED
+    assert canonical.attributes_json == '{"a":2,"b":1}'
+    with pytest.raises(InvalidStage, match="expected a Stage, got dict"):
+        check_completed({})  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue, match="attributes_json"):
+        check_completed(msgspec.structs.replace(GOOD, attributes_json="[1]"))
+    with pytest.raises(InvalidAttribute, match="'k'"):
+        check_completed(msgspec.structs.replace(GOOD, attributes_json='{"k":' + "[" * 30 + "]" * 30 + "}"))
+
+
+def test_running_stage_may_not_have_a_result() -> None:
+    check_stage(Stage(id="s", name="n", started_at=5))
+    with pytest.raises(InvalidStage, match="running"):
+        check_stage(Stage(id="s", name="n", started_at=5, status=Status.FAILED))
+
+
+def test_live_stage_may_end_before_it_began() -> None:
+    check_stage(msgspec.structs.replace(GOOD, started_at=100))
+
+
+def test_boundary_needs_a_time_and_a_name() -> None:
+    check_boundary(Start(name="n", at=5))
+    with pytest.raises(InvalidValue, match="name"):
+        check_boundary(Start(name="", at=5))
+    with pytest.raises(InvalidValue, match="at"):
+        check_boundary(Start(name="n", at=None))  # type: ignore[arg-type]
+
+
+@given(strategies.opids, strategies.names, strategies.actors)
+def test_reference_comes_back_from_json_and_header(opid: str, stage_id: str, actor: Actor) -> None:
+    reference = StageRef(opid, stage_id, actor)
+    assert StageRef.from_json(reference.to_json()) == reference
+    header = reference.to_header()
+    assert header.isascii()
+    assert header.isprintable()
+    assert StageRef.from_header(f" {header}\t") == reference
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"opid":"op","stage_id":""}', '{"opid":" ","stage_id":"s"}'])
+def test_bad_reference_in_json_is_refused(text: str) -> None:
+    with pytest.raises(InvalidValue):
+        StageRef.from_json(text)
+
+
+@pytest.mark.parametrize("value", ["", "a", "a;b;c", "a;b;c;d;e", ";s;;", "op;;;", "op;%ff;;", "%20op;s;;"])
+def test_bad_reference_in_a_header_is_refused(value: str) -> None:
+    with pytest.raises(InvalidValue):
+        StageRef.from_header(value)
+
+
+def test_root_id_stands_for_the_operation() -> None:
+    assert root_id("op") == "operation:op"

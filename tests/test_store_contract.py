@@ -1,0 +1,267 @@
+"""
+Tests of `check_store`: the library's stores pass it, and a store with a defect does not.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager, closing
+from itertools import count
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+import pytest
+import trio
+
+from timeline_trio.model import Document, Update
+from timeline_trio.store import (
+    NOTHING_KNOWN,
+    Found,
+    Known,
+    MemoryStore,
+    Merged,
+    MergeRequest,
+    MergesMany,
+    NoopStore,
+    NotFound,
+    Revision,
+    Store,
+    StoreRejected,
+    StoreUnavailable,
+    Unchanged,
+)
+from timeline_trio.testing import FaultyStore, ManualClock, check_store
+from timeline_trio_sqlite import SQLiteStore, open_sqlite
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
+
+    from timeline_trio.store import Answer, AnswerOrError
+
+
+def opening(make: Callable[[], Store]) -> Callable[[], AbstractAsyncContextManager[Store]]:
+    @asynccontextmanager
+    async def open_one() -> AsyncGenerator[Store, None]:
+        yield make()
+
+    return open_one
+
+
+async def delete_row(store: Store, opid: str) -> None:
+    import sqlite3  # noqa: PLC0415 - as an application's own retention would
+
+    assert isinstance(store, SQLiteStore)
+    with closing(sqlite3.connect(store.path)) as connection, connection:
+        connection.execute("DELETE FROM timelines WHERE id = ?", (opid,))
+
+
+async def test_memory_store_keeps_the_contract() -> None:
+    clock = ManualClock()
+    await check_store(opening(lambda: MemoryStore(clock=clock)), clock=clock)
+    await check_store(opening(MemoryStore))
+
+
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+async def test_sqlite_store_keeps_the_contract(tmp_path: Path, journal: Any) -> None:
+    clock = ManualClock()
+    numbers = count()
+
+    def open_one() -> AbstractAsyncContextManager[SQLiteStore]:
+        return open_sqlite(tmp_path / f"{next(numbers)}.db", journal=journal, clock=clock)
+
+    await check_store(open_one, clock=clock, delete=delete_row)
+
+
+@pytest.mark.parametrize("hide_merge_many", [False, True])
+async def test_faulty_store_without_faults_keeps_the_contract(hide_merge_many: bool) -> None:  # noqa: FBT001
+    def make() -> Store:
+        store = FaultyStore(MemoryStore(), hide_merge_many=hide_merge_many)
+        store.strip_documents = True
+        return store
+
+    await check_store(opening(make))
+
+
+class Defective:
+    """
+    Passes all on to a store in memory; the defects are subclasses.
+    """
+
+    def __init__(self) -> None:
+        self.inner = MemoryStore()
+
+    async def merge(self, opid: str, update: Update, known: Known | None = None) -> Merged:
+        return await self.inner.merge(opid, update, known)
+
+    async def read(self, opid: str, known: Known | None = None) -> Answer:
+        return await self.inner.read(opid, known)
+
+    async def mget(self, opids: Sequence[str], known: Mapping[str, Known] = NOTHING_KNOWN) -> Sequence[AnswerOrError]:
+        return await self.inner.mget(opids, known)
+
+    async def latest(
+        self, after: int, limit: int, known: Mapping[str, Known] = NOTHING_KNOWN
+    ) -> Sequence[AnswerOrError]:
+        return await self.inner.latest(after, limit, known)
+
+
+class FoldsCase(Defective):
+    async def merge(self, opid: str, update: Update, known: Known | None = None) -> Merged:
+        return await self.inner.merge(opid.lower(), update, known)
+
+    async def read(self, opid: str, known: Known | None = None) -> Answer:
+        return await self.inner.read(opid.lower(), known)
+
+
+class LosesRaces(Defective):
+    """
+    Reads, then writes what it read: the last writer wins.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = MemoryStore()
+
+    async def merge(self, opid: str, update: Update, known: Known | None = None) -> Merged:
+        before = await self.inner.mget([opid])
+        await trio.lowlevel.checkpoint()
+        answer = await self.inner.merge(opid, update, known)
+        row = self.inner._rows.get(opid)  # noqa: SLF001 - a defect has no better manners
+        if row and before and isinstance(before[0], Found) and answer.changed:
+            stages = {**before[0].document.stages, **{s.key: s for s in update.stages}}
+            row.document = msgspec.structs.replace(row.document, stages=stages)
+            return msgspec.structs.replace(answer, document=row.document)
+        return answer
+
+
+class HasNoCheckpoint(Defective):
+    async def mget(self, opids: Sequence[str], known: Mapping[str, Known] = NOTHING_KNOWN) -> Sequence[AnswerOrError]:
+        return await self.inner.mget(opids, known) if opids else []
+
+
+class IgnoresCancellation(Defective):
+    async def read(self, opid: str, known: Known | None = None) -> Answer:
+        with trio.CancelScope(shield=True):
+            return await self.inner.read(opid, known)
+
+
+class SaysUnchanged(Defective):
+    async def read(self, opid: str, known: Known | None = None) -> Answer:
+        answer = await self.inner.read(opid)
+        return Unchanged(opid=opid, revision=known.revision if known else Revision(0, 0)) if known else answer
+
+
+class SaysUnchangedToStrangers(Defective):
+    async def read(self, opid: str, known: Known | None = None) -> Answer:
+        del known
+        answer = await self.inner.read(opid)
+        assert isinstance(answer, Found)
+        return Unchanged(opid=opid, revision=answer.revision)
+
+
+class MgetForgetsDocuments(Defective):
+    async def mget(self, opids: Sequence[str], known: Mapping[str, Known] = NOTHING_KNOWN) -> Sequence[AnswerOrError]:
+        found = await self.inner.mget(opids, known)
+        return [Unchanged(opid=answer.opid, revision=Revision(1, 1)) for answer in found]
+
+
+class CannotRead(Defective):
+    async def mget(self, opids: Sequence[str], known: Mapping[str, Known] = NOTHING_KNOWN) -> Sequence[AnswerOrError]:
+        from timeline_trio.store import CorruptEntry, Unreadable  # noqa: PLC0415
+
+        found = await self.inner.mget(opids, known)
+        return [Unreadable(opid=answer.opid, error=CorruptEntry(answer.opid, "damaged")) for answer in found]
+
+
+class AcceptsAnything(Defective):
+    async def merge(self, opid: str, update: Update, known: Known | None = None) -> Merged:
+        try:
+            return await self.inner.merge(opid, update, known)
+        except StoreRejected:
+            return Merged(revision=None, changed=False)
+
+
+class BreaksDown(Defective):
+    async def latest(
+        self, after: int, limit: int, known: Mapping[str, Known] = NOTHING_KNOWN
+    ) -> Sequence[AnswerOrError]:
+        del after, limit, known
+        await trio.lowlevel.checkpoint()
+        raise StoreUnavailable("", "down")
+
+
+class FailsTogether(Defective):
+    """
+    One refused request fails the whole of `merge_many`.
+    """
+
+    async def merge_many(self, requests: Sequence[MergeRequest]) -> Sequence[Merged]:
+        await trio.lowlevel.checkpoint()
+        return [await self.inner.merge(request.opid, request.update) for request in requests]
+
+
+@pytest.mark.parametrize(
+    ("defect", "promise"),
+    [
+        (FoldsCase, "whose ids differ in case"),
+        (LosesRaces, "of many tasks into one operation are all kept"),
+        (HasNoCheckpoint, "Each call is a checkpoint"),
+        (IgnoresCancellation, "A call in a cancelled scope is left at once"),
+        (SaysUnchanged, "An answer for a known revision"),
+        (SaysUnchangedToStrangers, "returns the whole document"),
+        (MgetForgetsDocuments, "one who knows nothing is answered with the document"),
+        (CannotRead, "what was written through the store can be read from it"),
+        (AcceptsAnything, "StoreRejected is raised"),
+        (BreaksDown, "StoreUnavailable"),
+        (FailsTogether, "what is rejected stops nobody else"),
+    ],
+)
+async def test_defect_is_found_and_named(defect: type[Defective], promise: str) -> None:
+    with pytest.raises(AssertionError, match=promise) as caught:
+        await check_store(opening(cast("Any", defect)))
+    assert str(caught.value).startswith(f"{defect.__name__} breaks a promise. ")
+    assert caught.value.__cause__ is not None
+
+
+async def test_noop_store_keeps_nothing() -> None:
+    store = NoopStore()
+    assert isinstance(store, MergesMany)
+    merged = Merged(revision=None, changed=False)
+    assert await store.merge("op", Update()) == merged
+    assert await store.merge_many([MergeRequest("op", Update())] * 2) == [merged] * 2
+    assert await store.mget(["op"]) == await store.latest(0, 9) == []
+    with pytest.raises(NotFound):
+        await store.read("op")
+
+
+@pytest.mark.parametrize("method", ["merge", "merge_many", "read", "mget", "latest"])
+async def test_noop_store_honours_cancellation(method: str) -> None:
+    arguments: dict[str, tuple[object, ...]] = {
+        "merge": ("op", Update()),
+        "merge_many": ([],),
+        "read": ("op",),
+        "mget": (["op"],),
+        "latest": (0, 9),
+    }
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await getattr(NoopStore(), method)(*arguments[method])
+    assert scope.cancelled_caught
+
+
+def test_revisions_of_different_incarnations_have_no_order() -> None:
+    assert Revision(1, 1).is_older_than(Revision(1, 2))
+    assert not Revision(1, 2).is_older_than(Revision(1, 2))
+    assert not Revision(1, 1).is_older_than(Revision(2, 2))
+
+
+def test_answers_carry_a_document_of_the_operation() -> None:
+    assert Found(opid="op", revision=Revision(1, 1), document=Document(opid="op")).document.opid == "op"
+
+
+def test_manual_clock_moves_when_told() -> None:
+    clock = ManualClock(5)
+    clock.advance(1.5)
+    assert clock() == 1_500_000_005
+    assert repr(clock) == "ManualClock(1500000005)"

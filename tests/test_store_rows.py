@@ -1,0 +1,227 @@
+"""
+Tests of the row engine on rows in a dict, where another writer can come between.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+import pytest
+
+from timeline_trio._store._stamp import next_stamp
+from timeline_trio.model import Stage, Update
+from timeline_trio.store import (
+    CorruptEntry,
+    Found,
+    Known,
+    MergeRequest,
+    Revision,
+    Row,
+    RowHead,
+    RowStore,
+    StoreRejected,
+    StoreUnavailable,
+    Unreadable,
+    run_script,
+)
+from timeline_trio.testing import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from timeline_trio.store import Script
+
+T = TypeVar("T")
+
+SECOND = 10**9
+
+
+class DictRows(RowStore):
+    """
+    Rows in a dict, without transactions; `between` runs before each write, as another writer would.
+    """
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        super().__init__(clock=self.clock)
+        self.rows: dict[str, Row] = {}
+        self.between: list[Callable[[], object]] = []
+        self.tries = 0
+        self.refusal: StoreRejected | StoreUnavailable | None = None
+
+    async def run(self, begin: Callable[[], Script[T]], *, writes: bool) -> T:
+        del writes
+        self.tries += 1
+        return run_script(begin(), self)
+
+    def fetch_heads(self, ids: Sequence[str]) -> list[RowHead]:
+        return [self.rows[opid] for opid in ids if opid in self.rows]
+
+    def fetch_rows(self, ids: Sequence[str]) -> list[Row]:
+        self._let_others_in()
+        return [self.rows[opid] for opid in ids if opid in self.rows]
+
+    def fetch_recent_heads(self, after: int, limit: int) -> list[RowHead]:
+        recent = [row for row in self.rows.values() if row.updated_at > after]
+        return sorted(recent, key=lambda row: (row.updated_at, row.id), reverse=True)[:limit]
+
+    def insert_row(self, row: Row) -> bool:
+        self._let_others_in()
+        if self.refusal:
+            raise self.refusal
+        return self.rows.setdefault(row.id, row) is row
+
+    def replace_row(self, row: Row, expected: Revision) -> bool:
+        self._let_others_in()
+        if row.id not in self.rows or self.rows[row.id].revision != expected:
+            return False
+        self.rows[row.id] = row
+        return True
+
+    def _let_others_in(self) -> None:
+        if self.between:
+            self.between.pop(0)()
+
+
+def stage(stage_id: str) -> Update:
+    return Update(stages=(Stage(id=stage_id, name="work", started_at=0),))
+
+
+async def ids_of(store: DictRows, opid: str = "op") -> set[str]:
+    answer = await store.read(opid)
+    assert isinstance(answer, Found)
+    return {key[0] for key in answer.document.stages}
+
+
+async def rows_of_another_writer(opid: str, *stage_ids: str) -> dict[str, Row]:
+    other = DictRows()
+    for stage_id in stage_ids:
+        await other.merge(opid, stage(stage_id))
+    return other.rows
+
+
+async def test_lost_race_for_a_new_row_is_run_again() -> None:
+    store = DictRows()
+    theirs = await rows_of_another_writer("op", "theirs")
+    store.between = [lambda: store.rows.update(theirs)]
+    merged = await store.merge("op", stage("ours"))
+    assert merged.revision is not None
+    assert merged.revision.version == 2
+    assert await ids_of(store) == {"ours", "theirs"}
+
+
+async def test_lost_races_for_a_row_are_run_until_one_is_won() -> None:
+    store = DictRows()
+    await store.merge("op", stage("first"))
+    versions = [await rows_of_another_writer("op", "first", *"abcdefgh"[: n + 1]) for n in range(8)]
+    # Each try fetches the row, and then writes it.
+    store.between = [step for rows in versions for step in (int, lambda rows=rows: store.rows.update(rows))]  # type: ignore[misc]
+    await store.merge("op", stage("ours"))
+    assert await ids_of(store) == {"first", "ours", *"abcdefgh"}
+    assert store.tries == 1 + 9 + 1
+
+
+async def test_fresh_base_saves_the_read_and_a_moved_row_is_noticed() -> None:
+    store = DictRows()
+    first = await store.merge("op", stage("a"))
+    assert first.revision is not None
+    assert first.document is not None
+    known = Known(first.revision, first.document)
+    theirs = await rows_of_another_writer("op", "a", "theirs")
+    store.between = [lambda: store.rows.update(theirs)]
+    await store.merge("op", stage("ours"), known)
+    assert await ids_of(store) == {"a", "ours", "theirs"}
+
+
+async def test_row_deleted_between_head_and_row_is_written_anew() -> None:
+    store = DictRows()
+    await store.merge("op", stage("old"))
+    store.between = [store.rows.clear]
+    await store.merge("op", stage("new"))
+    assert await ids_of(store) == {"new"}
+
+
+async def test_row_deleted_between_head_and_row_is_not_read() -> None:
+    store = DictRows()
+    await store.merge("op", stage("old"))
+    store.between = [store.rows.clear]
+    assert await store.mget(["op"]) == []
+
+
+async def test_corrupt_row_is_an_answer_and_the_others_go_on() -> None:
+    store = DictRows()
+    for opid in ("bad", "good", "swapped"):
+        await store.merge(opid, stage("s"))
+    store.rows["bad"] = msgspec.structs.replace(store.rows["bad"], payload='{"id":"bad","stages":"secret"')
+    store.rows["swapped"] = msgspec.structs.replace(store.rows["swapped"], payload=store.rows["good"].payload)
+    answers = {answer.opid: answer for answer in await store.mget(["bad", "good", "swapped"])}
+    assert isinstance(answers["good"], Found)
+    for opid, problem in (("bad", "cannot be read"), ("swapped", "another operation's")):
+        answer = answers[opid]
+        assert isinstance(answer, Unreadable)
+        with pytest.raises(CorruptEntry, match=problem) as caught:
+            await store.read(opid)
+        assert caught.value.opid == answer.error.opid == opid
+        assert "secret" not in str(caught.value)
+        with pytest.raises(CorruptEntry):
+            await store.merge(opid, stage("t"))
+    before = store.rows["bad"]
+    refused, merged = await store.merge_many([MergeRequest("bad", stage("t")), MergeRequest("good", stage("t"))])
+    assert isinstance(refused, CorruptEntry)
+    assert not isinstance(merged, CorruptEntry)
+    assert store.rows["bad"] is before
+
+
+async def test_refusal_of_a_row_is_its_answer_but_an_outage_is_everybodys() -> None:
+    store = DictRows()
+    store.refusal = StoreRejected("new", "too large")
+    with pytest.raises(StoreRejected, match="too large"):
+        await store.merge("new", stage("s"))
+    store.refusal = StoreUnavailable("", "down")
+    with pytest.raises(StoreUnavailable, match="down"):
+        await store.merge("new", stage("s"))
+
+
+async def test_row_that_only_differs_in_spelling_keeps_its_version() -> None:
+    store = DictRows()
+    update = Update(stages=(Stage(id="s", name="work", started_at=0, attributes_json='{"a":1,"b":{"c":2.50}}'),))
+    await store.merge("op", update)
+    row = store.rows["op"]
+    loose = row.payload.replace('{"a":1,"b":{"c":2.50}}', ' { "b" : {"c": 2.50}, "a": 1 }').replace(":0", ":0", 1)
+    store.rows["op"] = msgspec.structs.replace(row, payload=f"\n{loose}\t")
+    assert not (await store.merge("op", update)).changed
+    assert store.rows["op"].version == 1
+
+
+@pytest.mark.parametrize(
+    ("now", "previous", "expected"),
+    [
+        (10 * SECOND, 5 * SECOND, 10 * SECOND),
+        (10 * SECOND, 10 * SECOND, 10 * SECOND + 1_000),
+        (10 * SECOND + 500, 10 * SECOND, 10 * SECOND + 1_000),
+        (10 * SECOND, 11 * SECOND, 11 * SECOND + 1_000),
+        (10 * SECOND, 11 * SECOND + 1, 10 * SECOND),
+        (10 * SECOND, 86_400 * SECOND, 10 * SECOND),
+    ],
+)
+def test_update_time_steps_past_the_previous_one_unless_that_is_far_ahead(
+    now: int, previous: int, expected: int
+) -> None:
+    assert next_stamp(now, previous, SECOND) == expected
+
+
+async def test_late_commit_is_found_within_the_overlap_or_by_its_id() -> None:
+    """
+    Writer A stamps first and commits after writer B, which a poller has seen already.
+    """
+    store = DictRows()
+    late = await rows_of_another_writer("a", "s")
+    store.clock.advance(0.9)
+    await store.merge("b", stage("s"))
+    seen = store.rows["b"].updated_at * 1_000
+    store.rows.update(late)
+    overlap = SECOND
+    assert [answer.opid for answer in await store.latest(seen, 9)] == []
+    assert [answer.opid for answer in await store.latest(seen - overlap, 9)] == ["b", "a"]
+    assert len(await store.mget(["a"])) == 1
