@@ -11,15 +11,35 @@ from typing import TYPE_CHECKING, final
 import trio
 
 from timeline_trio import Config, Stage
-
-from .support import NEW_YEAR
+from timeline_trio.store import Found
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
     from timeline_trio import Manager
+    from timeline_trio.model import Document
+    from timeline_trio.store import Store
     from timeline_trio.testing import FaultyStore
+
+SECOND = 10**9
+NEW_YEAR = 1_767_225_600 * SECOND  # 2026, in nanoseconds since the epoch
+
+
+def virtual_wall() -> int:
+    """
+    Return wall time that goes with Trio's virtual clock.
+    """
+    return NEW_YEAR + round(trio.current_time() * SECOND)
+
+
+async def stored(store: Store, opid: str = "op") -> Document:
+    """
+    Return what a store holds of an operation.
+    """
+    answer = await store.read(opid)
+    assert isinstance(answer, Found)
+    return answer.document
 
 
 @final

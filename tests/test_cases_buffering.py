@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock
 
 from timeline_trio import (
     Config,
@@ -29,10 +29,8 @@ from .support import assert_counters_add_up
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-pytestmark = pytest.mark.usefixtures("autojump_clock")
 
-
-async def test_a_flush_that_is_cut_short_leaves_the_save_to_the_background() -> None:
+async def test_a_flush_that_is_cut_short_leaves_the_save_to_the_background(autojump_clock: MockClock) -> None:
     # A01
     store = FaultyStore(MemoryStore())
     hang = store.hang("merge")
@@ -52,7 +50,7 @@ async def test_a_flush_that_is_cut_short_leaves_the_save_to_the_background() -> 
         assert await version(store) == 1
 
 
-async def test_shutdown_interrupts_the_backoff_and_counts_what_is_lost() -> None:
+async def test_shutdown_interrupts_the_backoff_and_counts_what_is_lost(autojump_clock: MockClock) -> None:
     # A02
     store = FaultyStore(MemoryStore())
     store.outage = StoreUnavailable("", "down")
@@ -73,10 +71,10 @@ async def test_shutdown_interrupts_the_backoff_and_counts_what_is_lost() -> None
     assert len(failures.of("")) == 1, "the loads; the loss was raised to who shut down"
 
 
-async def test_a_save_that_hangs_is_cut_and_the_others_of_its_round_are_saved() -> None:
+async def test_a_save_that_hangs_is_cut_and_the_others_of_its_round_are_saved(autojump_clock: MockClock) -> None:
     # A05
     store = FaultyStore(MemoryStore(), hide_merge_many=True)
-    store.hang("merge")
+    hang = store.hang("merge")
     failures: list[tuple[str, float]] = []
     config = Config(
         export_timeout=0.2, load_interval=1000, on_error=lambda opid, _: failures.append((opid, trio.current_time()))
@@ -84,11 +82,10 @@ async def test_a_save_that_hangs_is_cut_and_the_others_of_its_round_are_saved() 
     async with open_manager(store, config=config) as manager:
         manager.begin("a", "work")
         manager.begin("b", "work")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_expect_unavailable, manager.flush, "a")
-            began = trio.current_time()
-            await manager.flush("b")
-            assert trio.current_time() - began == pytest.approx(0.2)
+        await hang.wait_reached()
+        began = trio.current_time()
+        await manager.flush("b")
+        assert trio.current_time() - began == pytest.approx(0.2)
         assert failures == [("a", pytest.approx(began + 0.2))]
         assert manager.statistics().pending_updates == 1
         assert_counters_add_up(manager)
@@ -104,7 +101,7 @@ async def _expect_unavailable(flush: Callable[[str], Awaitable[None]], opid: str
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_flush_waits_for_the_save_that_is_under_way(fails: bool) -> None:  # noqa: FBT001 - a parameter
+async def test_flush_waits_for_the_save_that_is_under_way(fails: bool, autojump_clock: MockClock) -> None:  # noqa: FBT001 - a parameter
     # A06
     store = FaultyStore(MemoryStore())
     hang = store.hang("merge")
@@ -134,7 +131,7 @@ async def test_flush_waits_for_the_save_that_is_under_way(fails: bool) -> None: 
         assert_counters_add_up(manager)
 
 
-async def test_flush_and_shutdown_end_while_producers_keep_going() -> None:
+async def test_flush_and_shutdown_end_while_producers_keep_going(autojump_clock: MockClock) -> None:
     # A08
     store = FaultyStore(MemoryStore())
     async with open_manager(store, config=Config(batch_limit=4)) as manager, trio.open_nursery() as nursery:
@@ -167,7 +164,7 @@ async def test_flush_and_shutdown_end_while_producers_keep_going() -> None:
     assert_counters_add_up(manager)
 
 
-async def test_hints_to_a_save_that_hangs_do_not_spin() -> None:
+async def test_hints_to_a_save_that_hangs_do_not_spin(autojump_clock: MockClock) -> None:
     # A10
     store = FaultyStore(MemoryStore())
     hang = store.hang("merge")
@@ -205,7 +202,7 @@ class OddError(Exception):
     [AssertionError(), KeyError("x"), ExceptionGroup("two", [ValueError(), OddError()]), OddError()],
     ids=lambda error: type(error).__name__,
 )
-async def test_an_odd_exception_of_the_store_ends_neither_task(error: Exception) -> None:
+async def test_an_odd_exception_of_the_store_ends_neither_task(error: Exception, autojump_clock: MockClock) -> None:
     # A11
     store = FaultyStore(MemoryStore())
     failures = Failures()
@@ -225,5 +222,3 @@ async def test_an_odd_exception_of_the_store_ends_neither_task(error: Exception)
         assert manager.statistics().cached_timelines == 2, "the loader goes on"
         assert stage_ids((await stored(store)).stages.values()) == ["first", "second"]
     assert len(failures.all) == 2
-
-

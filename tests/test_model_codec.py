@@ -247,6 +247,11 @@ def test_attributes_beat_fields_even_if_empty(attributes: object, expected: str)
     assert document.stages["s", ""].attributes_json == expected
 
 
+def test_attributes_of_null_are_none() -> None:
+    stage = decode_document(payload(stage_members(attributes=None, fields=None))).stages["s", ""]
+    assert stage.attributes == {}
+
+
 def test_start_of_an_older_writer_may_lack_a_name() -> None:
     document = decode_document(payload(started_at=BEGUN))
     assert document.start == Start(name="", at=NS)

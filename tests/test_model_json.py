@@ -77,7 +77,7 @@ def test_merged_attributes_contain_what_was_laid_over(under: dict[str, object], 
         (Colour.RED, '"red"'),
         (Level.HIGH, "3"),
         ((1, [2, ()]), "[1,[2,[]]]"),
-        (ChainMap({"b": 1}, {"a": "\0"}), '{"a":"\\u0000","b":1}'),
+        (ChainMap[str, object]({"b": 1}, {"a": "\0"}), '{"a":"\\u0000","b":1}'),
         ("\u6570", '"\u6570"'),
     ],
 )
@@ -128,6 +128,10 @@ def test_bad_key_is_named_in_printable_form() -> None:
 
 def test_subclass_of_text_is_a_key_like_any_other() -> None:
     assert encode_attributes({Colour.RED: 1}) == '{"red":1}'
+
+
+def test_other_mappings_are_taken_too() -> None:
+    assert encode_attributes(ChainMap({"b": 1}, {"a": 2})) == '{"a":2,"b":1}'
 
 
 def test_only_a_mapping_has_attributes() -> None:

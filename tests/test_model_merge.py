@@ -128,19 +128,30 @@ def test_terminal_stage_can_be_reopened() -> None:
 @pytest.mark.parametrize(
     ("known", "live", "kept"),
     [
-        (None, Start(name="a", at=9, live=True), False),
-        (Start(name="a", at=1), Start(name="a", at=9, live=True), True),
-        (Start(name="b", at=1), Start(name="a", at=9, live=True), False),
-        (Start(name="a", at=1, attributes_json='{"x":1,"y":2}'), Start(name="a", at=9, attributes_json='{"x":1}', live=True), True),
-        (Start(name="a", at=1, attributes_json='{"x":1}'), Start(name="a", at=9, attributes_json='{"x":1.0}', live=True), False),
-        (Start(name="a", at=1), Start(name="a", at=9, attributes_json='{"x":1}', live=True), False),
-        (Start(name="a", at=1), Start(name="a", at=9), False),
+        (None, ("a", ""), False),
+        (("a", ""), ("a", ""), True),
+        (("b", ""), ("a", ""), False),
+        (("a", '{"x":1,"y":2}'), ("a", '{"x":1}'), True),
+        (("a", '{"x":1}'), ("a", '{"x":1.0}'), False),
+        (("a", ""), ("a", '{"x":1}'), False),
     ],
-)  # fmt: skip
-def test_live_start_that_says_no_more_keeps_the_known_time(known: Start | None, live: Start, kept: bool) -> None:  # noqa: FBT001
-    document, changed = merge(msgspec.structs.replace(EMPTY, start=known), Update(start=live))
+)
+def test_live_start_that_says_no_more_keeps_the_known_time(
+    known: tuple[str, str] | None,
+    live: tuple[str, str],
+    kept: bool,  # noqa: FBT001
+) -> None:
+    before = Start(name=known[0], at=1, attributes_json=known[1]) if known else None
+    said = Start(name=live[0], at=9, attributes_json=live[1], live=True)
+    document, changed = merge(msgspec.structs.replace(EMPTY, start=before), Update(start=said))
     assert changed is not kept
-    assert document.start == (known if kept else msgspec.structs.replace(live, live=False))
+    assert document.start == (before if kept else msgspec.structs.replace(said, live=False))
+
+
+def test_explicit_time_of_a_start_replaces_the_known_one() -> None:
+    document, changed = merge(msgspec.structs.replace(EMPTY, start=START), Update(start=Start(name="deploy", at=6)))
+    assert changed
+    assert document.started_at == 6
 
 
 @pytest.mark.parametrize(

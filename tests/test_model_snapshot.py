@@ -31,7 +31,7 @@ SECOND = 10**9
 BOTH = Collection(local_flushed=True, store_read=True)
 
 
-def stage(
+def stage(  # noqa: PLR0913 - each test names what it is about
     stage_id: str,
     name: str = "work",
     *,
@@ -73,10 +73,11 @@ def walk(nodes: Iterable[StageNode]) -> list[StageNode]:
 
 
 def outline(nodes: Iterable[StageNode]) -> list[object]:
-    return [
-        (node.stage.id + "?" * node.orphan, outline(node.children)) if node.children else node.stage.id + "?" * node.orphan
-        for node in nodes
-    ]  # fmt: skip
+    """
+    Return ids, with a question mark for an orphan, and below an id that has children those of the children.
+    """
+    names = [(node.stage.id + "?" * node.orphan, node.children) for node in nodes]
+    return [(name, outline(children)) if children else name for name, children in names]
 
 
 def test_stages_are_ordered_by_start_id_and_actor() -> None:
@@ -134,9 +135,8 @@ def test_duration_of_a_stage_prefers_the_monotonic_length() -> None:
 
 
 def test_values_of_the_operation_are_those_of_the_document() -> None:
-    read = snapshot(
-        start=Start(name="deploy", at=1, attributes_json='{"a":1}'), finish=Finish(at=2, status=Status.FAILED, error="no")
-    )  # fmt: skip
+    start = Start(name="deploy", at=1, attributes_json='{"a":1}')
+    read = snapshot(start=start, finish=Finish(at=2, status=Status.FAILED, error="no"))
     assert (read.opid, read.root_id, read.name) == ("op", "operation:op", "deploy")
     assert (read.started_at, read.finished_at, read.status, read.error) == (1, 2, Status.FAILED, "no")
     assert read.attributes == {"a": 1}
@@ -186,19 +186,20 @@ def test_children_stand_below_the_first_of_several_parents() -> None:
     assert second.children == ()
 
 
-@given(
-    st.lists(
-        st.builds(
-            lambda stage_id, parent, actor, at: stage(stage_id, parent="" if parent == stage_id else parent, actor=actor, at=at),
-            st.sampled_from("abcdef"),
-            st.sampled_from(("", "operation:op", "gone", *"abcdefabcdef")),
-            st.sampled_from((NO_ACTOR, Actor("1"), Actor("2"))),
-            st.integers(0, 3),
-        ),
-        max_size=12,
-        unique_by=lambda s: s.key,
-    )
-)  # fmt: skip
+def placed_stage(stage_id: str, parent: str, actor: Actor, at: int) -> Stage:
+    return stage(stage_id, parent="" if parent == stage_id else parent, actor=actor, at=at)
+
+
+placed_stages = st.builds(
+    placed_stage,
+    st.sampled_from("abcdef"),
+    st.sampled_from(("", "operation:op", "gone", *"abcdefabcdef")),
+    st.sampled_from((NO_ACTOR, Actor("1"), Actor("2"))),
+    st.integers(0, 3),
+)
+
+
+@given(st.lists(placed_stages, max_size=12, unique_by=lambda placed: placed.key))
 def test_tree_holds_each_stage_exactly_once(stages: list[Stage]) -> None:
     read = snapshot(*stages)
     forest = read.tree()

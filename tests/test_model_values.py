@@ -68,6 +68,15 @@ def test_opid_that_databases_disagree_on_is_refused(opid: object, problem: str) 
     assert caught.value.field == "opid"
 
 
+def test_text_of_a_subclass_is_refused_but_an_enumeration_is_plain_text() -> None:
+    class Label(str):
+        __slots__ = ()
+
+    with pytest.raises(InvalidValue, match="plain text, got Label"):
+        check_opid(Label("op"))
+    check_opid(Status.FAILED)
+
+
 def test_unprintable_but_harmless_opid_is_accepted() -> None:
     check_opid("a\xadb\u200dc")
 
@@ -154,7 +163,7 @@ def test_completed_stage_that_breaks_a_rule_is_refused_by_field(field: str, valu
 
 def test_completed_stage_in_canonical_form_is_returned() -> None:
     assert check_completed(GOOD) is GOOD
-    loose = msgspec.structs.replace(GOOD, status="failed", attributes_json=' {"b": 1, "a": 2}')  # type: ignore[arg-type]
+    loose = msgspec.structs.replace(GOOD, status="failed", attributes_json=' {"b": 1, "a": 2}')
     canonical = check_completed(loose)
     assert canonical.status is Status.FAILED
     assert canonical.attributes_json == '{"a":2,"b":1}'

@@ -25,8 +25,8 @@ from timeline_trio import (
 )
 from timeline_trio.testing import ManualClock
 
-from .recording import Errors, completed, quiet
-from .support import NEW_YEAR, SECOND, assert_counters_add_up
+from .recording import NEW_YEAR, SECOND, Errors, completed, quiet
+from .support import assert_counters_add_up
 
 
 class Step(StrEnum):
@@ -315,7 +315,8 @@ async def test_attributes_and_error_texts_are_redacted_before_they_are_encoded(a
         handle.set_attributes({"password": "secret"})
         handle.end("secret", attributes={"password": "secret"})
         manager.record(
-            "op", Stage.completed("old", 1, 2, id="old", status=Status.FAILED, error="secret", attributes={"password": 1})
+            "op",
+            Stage.completed("old", 1, 2, id="old", status=Status.FAILED, error="secret", attributes={"password": 1}),
         )
         manager.start("op", "job", attributes={"password": "secret"})
         manager.writer("op").set_attributes({"password": "secret", "x": 1})

@@ -25,6 +25,7 @@ async def test_scheme_picks_the_store(tmp_path: object) -> None:
     [
         ("ops.db", "expected a URL with a scheme"),
         ("", "expected a URL with a scheme"),
+        ("redis://[host", "expected a URL with a scheme"),
         ("mysql://host/ops", r"pip install 'timeline-trio\[mysql\]'"),
         ("redis://host", r"pip install 'timeline-trio\[redis\]'"),
         ("carrier-pigeon:coop", "'carrier-pigeon'; installed are: memory, noop, sqlite"),

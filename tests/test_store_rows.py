@@ -4,6 +4,7 @@ Tests of the row engine on rows in a dict, where another writer can come between
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -22,6 +23,7 @@ from timeline_trio.store import (
     RowStore,
     StoreRejected,
     StoreUnavailable,
+    Unchanged,
     Unreadable,
     run_script,
 )
@@ -55,14 +57,14 @@ class DictRows(RowStore):
         self.tries += 1
         return run_script(begin(), self)
 
-    def fetch_heads(self, ids: Sequence[str]) -> list[RowHead]:
+    def fetch_heads(self, ids: Sequence[str]) -> Sequence[RowHead]:
         return [self.rows[opid] for opid in ids if opid in self.rows]
 
     def fetch_rows(self, ids: Sequence[str]) -> list[Row]:
         self._let_others_in()
         return [self.rows[opid] for opid in ids if opid in self.rows]
 
-    def fetch_recent_heads(self, after: int, limit: int) -> list[RowHead]:
+    def fetch_recent_heads(self, after: int, limit: int) -> Sequence[RowHead]:
         recent = [row for row in self.rows.values() if row.updated_at > after]
         return sorted(recent, key=lambda row: (row.updated_at, row.id), reverse=True)[:limit]
 
@@ -101,7 +103,8 @@ async def rows_of_another_writer(opid: str, *stage_ids: str) -> dict[str, Row]:
     return other.rows
 
 
-async def test_lost_race_for_a_new_row_is_run_again() -> None:
+async def test_lost_race_for_a_new_row_is_run_again(autojump_clock: object) -> None:
+    del autojump_clock
     store = DictRows()
     theirs = await rows_of_another_writer("op", "theirs")
     store.between = [lambda: store.rows.update(theirs)]
@@ -111,12 +114,14 @@ async def test_lost_race_for_a_new_row_is_run_again() -> None:
     assert await ids_of(store) == {"ours", "theirs"}
 
 
-async def test_lost_races_for_a_row_are_run_until_one_is_won() -> None:
+async def test_lost_races_for_a_row_are_run_until_one_is_won(autojump_clock: object) -> None:
+    del autojump_clock
     store = DictRows()
     await store.merge("op", stage("first"))
     versions = [await rows_of_another_writer("op", "first", *"abcdefgh"[: n + 1]) for n in range(8)]
-    # Each try fetches the row, and then writes it.
-    store.between = [step for rows in versions for step in (int, lambda rows=rows: store.rows.update(rows))]  # type: ignore[misc]
+    for rows in versions:
+        # Each try fetches the row, and then writes it.
+        store.between += [int, partial(store.rows.update, rows)]
     await store.merge("op", stage("ours"))
     assert await ids_of(store) == {"first", "ours", *"abcdefgh"}
     assert store.tries == 1 + 9 + 1
@@ -209,6 +214,24 @@ def test_update_time_steps_past_the_previous_one_unless_that_is_far_ahead(
     now: int, previous: int, expected: int
 ) -> None:
     assert next_stamp(now, previous, SECOND) == expected
+
+
+async def test_rows_of_exactly_the_time_that_was_seen_are_found_within_the_overlap() -> None:
+    store = DictRows()
+    merged = await store.merge("seen", stage("s"))
+    assert merged.revision is not None
+    assert merged.document is not None
+    seen = store.rows["seen"].updated_at * 1_000
+    for opid in ("a", "b", "c"):
+        await store.merge(opid, stage("s"))
+    known = {"seen": Known(merged.revision, merged.document)}
+    answers = await store.latest(seen - SECOND, 9, known)
+    assert [(answer.opid, type(answer)) for answer in answers] == [
+        ("seen", Unchanged),
+        ("c", Found),
+        ("b", Found),
+        ("a", Found),
+    ]
 
 
 async def test_late_commit_is_found_within_the_overlap_or_by_its_id() -> None:

@@ -124,7 +124,7 @@ def _spans(tracer: Tracer, count: int) -> None:
 async def _manager(record: Callable[[Manager, int], None], count: int) -> AsyncGenerator[Work]:
     async with open_manager(config=ROOMY) as manager:
 
-        async def work() -> None:  # noqa: RUF029 - without a checkpoint, so that nothing else runs
+        async def work() -> None:
             record(manager, count)
 
         yield work
@@ -137,7 +137,7 @@ async def _grown(grown: int, operations: int, count: int) -> AsyncGenerator[Work
         for opid in opids:
             _stages(manager, grown, opid)
 
-        async def work() -> None:  # noqa: RUF029 - as above
+        async def work() -> None:
             for opid in opids:
                 _stages(manager, count, opid)
 
@@ -148,7 +148,7 @@ async def _grown(grown: int, operations: int, count: int) -> AsyncGenerator[Work
 async def _tracer(count: int) -> AsyncGenerator[Work]:
     with open_tracer() as tracer:
 
-        async def work() -> None:  # noqa: RUF029 - as above
+        async def work() -> None:
             _spans(tracer, count)
 
         yield work
@@ -158,7 +158,7 @@ async def _tracer(count: int) -> AsyncGenerator[Work]:
 async def _logger(count: int) -> AsyncGenerator[Work]:
     with open_logger() as logger:
 
-        async def work() -> None:  # noqa: RUF029 - as above
+        async def work() -> None:
             for number in range(count):
                 logger.info("stage begins", extra={"attributes": {"host": "db-1", "attempt": number}})
                 logger.info("stage ends")

@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Literal, cast, final
+from typing import TYPE_CHECKING, Literal, final
 
 from trio.lowlevel import enable_ki_protection
 
 from .._errors import BufferFull, CorruptEntry, ManagerClosed
+from .._model._values import Stage, Start
 from .._store._contract import MergeRequest
 from ._counters import Counters
-from ._entry import Batch, Entry, Slot, make_batch
-from ._live import LiveStage, Phase
+from ._entry import START, Batch, Entry, Slot, make_batch
+from ._live import ENDED, RUNNING, LiveStage, Phase
 from ._table import EntryTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from .._errors import StoreRejected
-    from .._model._values import Fact, Stage, StageKey
+    from .._model._values import Fact, StageKey
     from .._store._contract import Answer, Known, Merged
 
 
@@ -54,6 +55,7 @@ class Cache(EntryTable):
         self._writer = writer
         self._max_pending_timelines = max_pending_timelines
         self._max_pending_updates = max_pending_updates
+        self._half_of_updates = (max_pending_updates + 1) // 2
         self.counters: Counters = Counters()
         self._tick = 0
         self._sequence = 0
@@ -71,39 +73,40 @@ class Cache(EntryTable):
             WrongProcess: this is a forked child.
         """
         self._guard.check()
-        with self._lock:
-            if self._busy:
-                self._put_off.append((opid, partial(self._accept_late, opid, slot, fact, live)))
-                return
-            self._busy = True
-            try:
-                entry = self._enter(opid)
-                older = entry.live.get(cast("StageKey", slot)) if entry.live else None
-                self._take(entry, slot, fact, fits=False)
-                if live is not None:
-                    entry.add_live(live)
-                elif older is not None:
-                    entry.forget_live(older, Phase.ENDED)
-            finally:
-                self._busy = False
+        try:
+            with self._lock:
+                if self._busy:
+                    self._put_off.append((opid, partial(self._accept_late, opid, slot, fact, live)))
+                    return
+                self._busy = True
+                try:
+                    entry = self._enter(opid)
+                    self._take(entry, slot, fact, fits=False)
+                    if live is not None:
+                        entry.add_live(live)
+                    elif entry.live and isinstance(slot, tuple) and (older := entry.live.get(slot)) is not None:
+                        entry.forget_live(older, ENDED)
+                finally:
+                    self._busy = False
+        finally:
+            if (self._hints or self._put_off) and not self._busy:
+                self._follow_up()
         for watcher in entry.watchers:
             watcher()
-        if self._hints or self._put_off:
-            self._follow_up()
 
     @enable_ki_protection
     def replace(
-        self, opid: str, expected: Stage, stage: Stage, live: LiveStage | None, again: Callable[[], object]
+        self, opid: str, expected: Stage | Start, fact: Stage | Start, live: LiveStage | None, again: Callable[[], object]
     ) -> bool:
         """
-        Take in a stage's next state, if it was made from the present one: False if that has changed meanwhile.
+        Take in the next state of a stage or start, if it was made from the present one: False if that has changed.
 
         The end of a stage that was begun here always fits: an outage must not leave finished work shown as running.
 
         Args:
             opid: the operation.
-            expected: the state that `stage` was made from.
-            stage: the next state.
+            expected: the state that `fact` was made from.
+            fact: the next state.
             live: the stage as it was begun here, if it was.
             again: repeats the whole call, if this one must be put off.
 
@@ -113,44 +116,46 @@ class Cache(EntryTable):
             WrongProcess: this is a forked child.
         """
         self._guard.check()
-        with self._lock:
-            if self._busy:
-                self._put_off.append((opid, again))
-                return True
-            self._busy = True
-            try:
-                entry = self._enter(opid)
-                key = stage.key
-                if _stage_now(entry, key, live) is not expected:
-                    return False
-                ended = stage.finished_at is not None
-                self._take(entry, key, stage, fits=ended and live is not None)
-                live = live or entry.live.get(key)
-                if live is not None:
-                    live.begun = stage
-                    if ended:
-                        entry.forget_live(live, Phase.ENDED)
-                    elif key not in entry.live:
-                        entry.add_live(live)
-            finally:
-                self._busy = False
+        try:
+            with self._lock:
+                if self._busy:
+                    self._put_off.append((opid, again))
+                    return True
+                self._busy = True
+                try:
+                    entry = self._enter(opid)
+                    if isinstance(fact, Stage):
+                        key = fact.key if live is None else live.key
+                        if _stage_now(entry, key, live) is not expected:
+                            return False
+                        self._take(entry, key, fact, fits=live is not None and fact.finished_at is not None)
+                        live = live or entry.live.get(key)
+                        if live is not None:
+                            _advance(entry, live, fact, same=live.begun is expected)
+                    else:
+                        if entry.start is not expected:
+                            return False
+                        self._take(entry, START, fact, fits=False)
+                finally:
+                    self._busy = False
+        finally:
+            if (self._hints or self._put_off) and not self._busy:
+                self._follow_up()
         for watcher in entry.watchers:
             watcher()
-        if self._hints or self._put_off:
-            self._follow_up()
         return True
 
     @enable_ki_protection
     def current(self, live: LiveStage) -> Stage | None:
         """
         Return the state that a change through this record starts from; None if the stage is no longer its to change.
+
+        It needs no lock: `replace` looks again, with the lock held, and refuses what was made from another state.
         """
-        self._guard.check()
-        with self._lock:
-            entry = self._entries.get(live.opid) or self._leaving.get(live.opid)
-            if entry is not None:
-                return _stage_now(entry, live.key, live)
-            return live.begun if live.phase is Phase.RUNNING else None
+        entry = self._entries.get(live.opid) or self._leaving.get(live.opid)
+        if entry is not None:
+            return _stage_now(entry, live.key, live)
+        return live.begun if live.phase is RUNNING else None
 
     def _accept_late(self, opid: str, slot: Slot, fact: Fact, live: LiveStage | None) -> None:
         try:
@@ -175,23 +180,26 @@ class Cache(EntryTable):
 
     def _take(self, entry: Entry, slot: Slot, fact: Fact, *, fits: bool) -> None:
         counters, pending = self.counters, entry.pending
-        if slot in pending:
-            counters.superseded += 1
-        elif not fits:
+        is_new = slot not in pending
+        # An entry with pending facts is dirty already, so that nearly always it is enough to count these.
+        if is_new and not fits and (not pending or entry.in_flight or len(pending) >= self._max_pending_updates):
             self._check_bounds(entry)
-        counters.accepted += 1
-        entry.torn = True
-        pending[slot] = fact
-        entry.show(slot, fact)
-        entry.torn = False
-        if entry.opid not in self._dirty:
+        # By what comes before the committing write the fact will be found; what comes after is made anew from it.
+        if not pending and entry.opid not in self._dirty:
+            self._keep(entry)
             self._dirty[entry.opid] = entry
             entry.dirty_since = time.monotonic()
-            self._keep(entry)
-            if 2 * len(self._dirty) == self._max_pending_timelines:
+            if len(self._dirty) == (self._max_pending_timelines + 1) // 2:
                 self._hints.append(entry.opid)
-        if 2 * len(pending) == self._max_pending_updates:
+        entry.torn = True
+        pending[slot] = fact
+        counters.accepted += 1
+        if not is_new:
+            counters.superseded += 1
+        elif len(pending) == self._half_of_updates:
             self._hints.append(entry.opid)
+        entry.show(slot, fact)
+        entry.torn = False
 
     def _check_bounds(self, entry: Entry) -> None:
         if entry.unsaved >= self._max_pending_updates:
@@ -242,6 +250,8 @@ class Cache(EntryTable):
             entry = self.peek(answer.opid)
             if entry is not None:
                 changed = entry.learn(answer, began, self._tick)
+                if entry.base is None:
+                    return None
             else:
                 if room == "free" and len(self._entries) >= self._max_timelines:
                     return None
@@ -284,6 +294,9 @@ class Cache(EntryTable):
                 return None
             if entry.torn:
                 entry.rebuild()
+            if not entry.unsaved:  # a recording was interrupted before it was committed
+                del self._dirty[opid]
+                return None
             if not entry.in_flight:
                 entry.batches += 1
                 facts, entry.pending = entry.pending, {}
@@ -388,7 +401,19 @@ class Cache(EntryTable):
             return lost
 
 
+def _advance(entry: Entry, live: LiveStage, stage: Stage, *, same: bool) -> None:
+    begun = live.begun
+    if not same and begun and (begun.started_at != stage.started_at or begun.name != stage.name):
+        # Another process began the key anew: our clock and our index say nothing of that stage.
+        live.began_ns = entry.names = None
+    live.begun = stage
+    if stage.finished_at is not None:
+        entry.forget_live(live, ENDED)
+    elif live.key not in entry.live:
+        entry.add_live(live)
+
+
 def _stage_now(entry: Entry, key: StageKey, live: LiveStage | None) -> Stage | None:
-    if live is not None and live.phase is not Phase.RUNNING:
+    if live is not None and live.phase is not RUNNING:
         return None
     return entry.stages.get(key) or (live.begun if live else None)

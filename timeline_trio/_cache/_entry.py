@@ -121,7 +121,10 @@ class Entry:
         """
         How many facts are pending or in flight.
         """
-        return len(self.pending) + sum(len(batch.facts) for batch in self.in_flight)
+        unsaved = len(self.pending)
+        for batch in self.in_flight:
+            unsaved += len(batch.facts)
+        return unsaved
 
     @property
     def is_empty(self) -> bool:
@@ -149,12 +152,12 @@ class Entry:
         Lay one fact over the view, in constant time.
         """
         if isinstance(fact, Stage):
-            key = cast("StageKey", slot)
-            self.stages[key] = fact
+            assert isinstance(slot, tuple)
+            self.stages[slot] = fact
             if fact.finished_at is None:
-                self.running.add(key)
+                self.running.add(slot)
             else:
-                self.running.discard(key)
+                self.running.discard(slot)
         elif isinstance(fact, Start):
             self.start = merge_start(self.start, fact)
         else:
@@ -240,10 +243,14 @@ class Entry:
             began: the cache's tick when the Store was asked.
             tick: the cache's tick now.
         """
-        self.asked = True
         if isinstance(answer, Found):
+            self.asked = True
             return self._move_base(Known(answer.revision, answer.document), began, tick)
-        if isinstance(answer, Changes) and self.base is not None and answer.since == self.base.revision:
+        if self.base is None:  # what was known then has left the cache since
+            return False
+        self.asked = True
+        revision = self.base.revision
+        if isinstance(answer, Changes) and (answer.since == revision or answer.since.is_older_than(revision)):
             document = lay_over(self.base.document, _facts_of(answer.update))
             return self._move_base(Known(answer.revision, document), began, tick)
         return False

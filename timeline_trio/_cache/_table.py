@@ -52,6 +52,7 @@ class EntryTable:
         self._guard = ProcessGuard()
         self._lock = threading.RLock()
         self._busy = False  # its thread is in the middle of a change; only read with the lock held
+        self._following = False  # somebody does what was put off, one after another
         self._put_off: deque[tuple[str, Callable[[], object]]] = deque()
         self._hints: deque[str] = deque()
         self._entries: OrderedDict[str, Entry] = OrderedDict()  # least recently used first
@@ -65,26 +66,35 @@ class EntryTable:
         """
         Hold the lock for a change, and do afterwards what was put off meanwhile. The hot path does the same by hand.
         """
-        with self._lock:
-            self._busy = True
-            try:
-                yield
-            finally:
-                self._busy = False
-        self._follow_up()
+        try:
+            with self._lock:
+                self._busy = True
+                try:
+                    yield
+                finally:
+                    self._busy = False
+        finally:
+            self._follow_up()
 
     def _follow_up(self) -> None:
         while self._hints or self._put_off:
             with suppress(IndexError):  # there is none, or another thread was faster
                 self.hint_save(self._hints.popleft())
+            with self._lock:
+                if self._following:  # a stage must not be ended before it is begun
+                    return
+                self._following = True
             try:
-                opid, call = self._put_off.popleft()
-            except IndexError:
-                continue
-            try:
-                call()
-            except Exception as error:  # noqa: BLE001 - whoever made the call is gone, so it is reported
-                self._report(opid, error)
+                while self._put_off:
+                    self._call_late(*self._put_off.popleft())
+            finally:
+                self._following = False
+
+    def _call_late(self, opid: str, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - whoever made the call is gone, so it is reported
+            self._report(opid, error)
 
     def _new_entry(self, opid: str) -> Entry:
         check_opid(opid)
@@ -96,10 +106,11 @@ class EntryTable:
         return entry
 
     def _take_back(self, opid: str) -> Entry | None:
-        entry = self._leaving.pop(opid, None)
+        entry = self._leaving.get(opid)
         if entry is not None:
-            entry.leaving = False
             self._keep(entry)
+            entry.leaving = False
+            del self._leaving[opid]
         return entry
 
     def _keep(self, entry: Entry) -> None:
@@ -117,13 +128,13 @@ class EntryTable:
                 self._evict(self._entries[opid])
 
     def _evict(self, entry: Entry) -> None:
-        del self._entries[entry.opid]
         if entry.pending or entry.in_flight:
-            entry.leaving = True
             self._leaving[entry.opid] = entry
+            entry.leaving = True
             self._hints.append(entry.opid)
         else:
             self._remember_live(entry)
+        del self._entries[entry.opid]
 
     def _remember_live(self, entry: Entry) -> None:
         # Handles outlive the entry. They alone keep their records alive here, so nothing grows without them.
@@ -139,13 +150,14 @@ class EntryTable:
         """
         self._guard.check()
         with self._lock:
-            if self._busy:
+            is_busy = self._busy
+            if is_busy:
                 self._put_off.append((opid, lambda: self.evict(opid)))
-                return
-            entry = self._entries.get(opid)
-            if entry is not None and not entry.pins:
-                self._evict(entry)
-        self._follow_up()
+        if not is_busy:
+            with self._changing():
+                entry = self._entries.get(opid)
+                if entry is not None and not entry.pins:
+                    self._evict(entry)
 
     @enable_ki_protection
     def touch(self, opid: str) -> Entry | None:
@@ -187,7 +199,7 @@ class EntryTable:
             entry.pins -= 1
             if not entry.pins:
                 if entry.is_empty and not entry.has_local_facts:
-                    del self._entries[entry.opid]
+                    self._evict(entry)
                 self._make_room()
 
     @enable_ki_protection
@@ -211,9 +223,10 @@ class EntryTable:
         """
         Return the merged document, detached, and whether all that was recorded here is saved.
         """
-        with self._lock:
-            if entry.torn and not self._busy:
+        if entry.torn:
+            with self._changing():
                 entry.rebuild()
+        with self._lock:
             return entry.document(), entry.is_flushed
 
     @enable_ki_protection
@@ -245,7 +258,7 @@ class EntryTable:
         """
         with self._lock:
             entry = self.peek(opid)
-            stages = [entry.stages[key] for key in entry.running if key[1] == actor_key] if entry else []
+            stages = [entry.stages[key] for key in list(entry.running) if key[1] == actor_key] if entry else []
             return [stage for stage in stages if stage.name == name]
 
     @property
@@ -254,7 +267,7 @@ class EntryTable:
         How many operations are cached, how many have unsaved facts, and how many facts are unsaved.
         """
         with self._lock:
-            return len(self._entries), len(self._dirty), sum(entry.unsaved for entry in self._dirty.values())
+            return len(self._entries), len(self._dirty), sum(entry.unsaved for entry in list(self._dirty.values()))
 
     @property
     def oldest_pending(self) -> float:
@@ -262,5 +275,5 @@ class EntryTable:
         For how many seconds the longest waiting facts have been waiting; 0 if none are.
         """
         with self._lock:
-            since = min((entry.dirty_since for entry in self._dirty.values()), default=None)
+            since = min((entry.dirty_since for entry in list(self._dirty.values())), default=None)
         return 0.0 if since is None else time.monotonic() - since

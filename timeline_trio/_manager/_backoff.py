@@ -1,5 +1,5 @@
 """
-When to try again what failed.
+When to do again what is done at intervals, and when to try again what failed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,40 @@ if TYPE_CHECKING:
 
 LONGEST_DELAY: Final = 30.0  # seconds
 _STEADY_TRIES: Final = 3  # tries at the plain interval, before the delays grow
+
+
+@final
+class Period:
+    """
+    When a task does again what it does at intervals; jittered, so that managers opened together drift apart.
+
+    Attributes:
+        due_at: when that is, by the Trio clock.
+    """
+
+    def __init__(self, interval: float, random: Random) -> None:
+        self._interval = interval
+        self._random = random
+        self.due_at: float = float("-inf")
+
+    def begin(self, now: float) -> None:
+        """
+        Begin the next interval.
+        """
+        self.due_at = now + self._interval * self._random.uniform(0.9, 1.1)
+
+    def spread(self, now: float) -> None:
+        """
+        Begin anywhere in an interval, after what came to many managers at one moment.
+        """
+        self.due_at = now + self._interval * self._random.random()
+
+    def note_stall(self, began: float, now: float) -> None:
+        """
+        Spread out after work that took longer than an interval: a Store that stood still goes on for all at once.
+        """
+        if now - began > self._interval:
+            self.spread(now)
 
 
 @final

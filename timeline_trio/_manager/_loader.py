@@ -15,6 +15,7 @@ import trio
 
 from .._errors import StoreUnavailable
 from .._store._contract import Unreadable
+from ._backoff import Period
 from ._saver import PAUSE, take_hints
 
 if TYPE_CHECKING:
@@ -64,11 +65,10 @@ class Loader:
         self._health = health
         self._reporter = reporter
         self._watched = watched
-        self._random = random
         self._pause = min(PAUSE, config.load_interval)
         self._send, self._receive = trio.open_memory_channel[str](4 * config.batch_limit)
         self._hinted: dict[str, None] = {}
-        self._next_period = 0.0
+        self._period = Period(config.load_interval, random)
         self._after = 0  # the window of recent changes begins here, in nanoseconds since the epoch
         self._failing: set[str] = set()  # kinds of calls, and operations, whose streak of failures was reported
 
@@ -92,26 +92,27 @@ class Loader:
         """
         Load until cancelled.
         """
-        self._next_period = trio.current_time() + self._config.load_interval * self._random.random()
+        self._period.spread(trio.current_time())
         with self._receive:
             while True:
                 await self._wait()
-                period = trio.current_time() >= self._next_period
-                if period:
+                began = trio.current_time()
+                due = began >= self._period.due_at
+                if due:
                     self._hinted |= dict.fromkeys(self._watched())
                 batch = list(self._hinted)[: self._config.batch_limit]
                 for opid in batch:
                     del self._hinted[opid]
                 if batch:
                     await self._load("mget", partial(self._store.mget, batch), batch)
-                if period:
-                    jittered = self._config.load_interval * self._random.uniform(0.9, 1.1)
-                    self._next_period = trio.current_time() + jittered
+                if due:
+                    self._period.begin(trio.current_time())
                     await self._load_latest()
+                self._period.note_stall(began, trio.current_time())
                 await trio.sleep(self._pause)
 
     async def _wait(self) -> None:
-        wake_at = trio.current_time() if self._hinted else self._next_period
+        wake_at = trio.current_time() if self._hinted else self._period.due_at
         with trio.move_on_at(wake_at):
             self._hinted[await self._receive.receive()] = None
         self._hinted |= take_hints(self._receive)

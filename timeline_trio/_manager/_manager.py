@@ -154,7 +154,7 @@ class Manager:
 
         It is for the one instance that owns the operation. Like `stage`, it never raises by itself.
         """
-        return OperationBlock(self._recorder, opid, name, attributes, lambda: self.writer(opid, self._config.actor))
+        return OperationBlock(self._recorder, opid, name, attributes, lambda: Handle(opid, self._recorder, self))
 
     def record(self, opid: str, stage: Stage) -> None:
         """
@@ -396,6 +396,7 @@ class Manager:
             InvalidValue: naming the field.
             ManagerClosed: the manager is closed.
         """
+        check_opid(opid)
         if self._cache.is_closed:
             raise ManagerClosed
         return Handle(opid, self._recorder.acting_as(self._config.actor if actor is None else actor), self)

@@ -15,7 +15,7 @@ import trio
 
 from .._errors import ManagerClosed, StoreRejected, StoreUnavailable
 from .._store._contract import Merged, MergesMany
-from ._backoff import Backoff, Troubles
+from ._backoff import Backoff, Period, Troubles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -97,7 +97,6 @@ class Saver:
         self._health = health
         self._reporter = reporter
         self._offer_load = offer_load
-        self._random = random
         self._many = store if isinstance(store, MergesMany) else None
         self._pause = min(PAUSE, config.flush_interval)
         self._send, self._receive = trio.open_memory_channel[str](4 * config.batch_limit)
@@ -106,7 +105,7 @@ class Saver:
         self._waiters: dict[str, list[FlushWaiter]] = {}
         self._outage = Backoff(config.flush_interval, random)
         self._troubles = Troubles(config.flush_interval, random)
-        self._next_period = 0.0
+        self._period = Period(config.flush_interval, random)
         self._draining = False
         self._ended = False
         self._scope = trio.CancelScope()  # bounds the drain; around the whole task
@@ -162,13 +161,15 @@ class Saver:
         """
         Save until drained.
         """
-        self._next_period = trio.current_time() + self._config.flush_interval * self._random.random()
+        self._period.spread(trio.current_time())
         try:
             with self._scope:  # noqa: ASYNC912 - as above
                 await trio.lowlevel.checkpoint()
                 while not self._draining:
                     await self._wait()
+                    began = trio.current_time()
                     await self._save_round(self._choose())
+                    self._period.note_stall(began, trio.current_time())
                     await trio.sleep(self._pause)
                 await self._save_rest()
         finally:
@@ -181,7 +182,7 @@ class Saver:
         """
         Wait for a hint, the period, or a flush that may go ahead.
         """
-        wake_at = max(self._next_period, self._outage.until)
+        wake_at = max(self._period.due_at, self._outage.until)
         wake_at = min([wake_at, *(self._override_at(opid) for opid in self._waiters if self._cache.is_dirty(opid))])
         if self._hinted or self._due:  # left over from the last round
             wake_at = trio.current_time()
@@ -189,13 +190,12 @@ class Saver:
             if not self._draining:
                 self._hinted[await self._receive.receive()] = None
         self._hinted |= take_hints(self._receive)
-        if trio.current_time() >= self._next_period:
+        if trio.current_time() >= self._period.due_at:
             self._begin_period()
 
     def _begin_period(self) -> None:
         self._due = dict.fromkeys(self._cache.dirty_opids())  # which includes what is left of the last period
-        jittered = self._config.flush_interval * self._random.uniform(0.9, 1.1)
-        self._next_period = trio.current_time() + jittered
+        self._period.begin(trio.current_time())
         self._reporter.note_refusals(self._cache.counters.refused)
 
     def _choose(self) -> list[str]:
@@ -364,7 +364,7 @@ class Saver:
         if tally.saved:
             if self._outage.succeeded():
                 self._troubles.release()
-                self._next_period = trio.current_time()
+                self._period.due_at = trio.current_time()
         elif tally.unavailable:
             self._outage.failed(trio.current_time())
 

@@ -29,6 +29,7 @@ _Record = TypeVar("_Record", StageIn, DocumentIn)
 _encode: Final = msgspec.json.Encoder().encode
 _decode_stages: Final = msgspec.json.Decoder(list[StageIn]).decode
 _decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_STATUSES: Final = {status.value: status for status in Status}
 _decode_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
@@ -188,10 +189,9 @@ def _stage_records(stages: msgspec.Raw) -> Iterable[tuple[StageIn, str]]:
 
 
 def _stage_of(record: StageIn, extra_json: str, actors: list[Actor], opid: str) -> Stage:
-    try:
-        status = Status(record.status)
-    except ValueError:
-        raise InvalidStage("status", "expected running, succeeded, failed or canceled") from None
+    status = _STATUSES.get(record.status)
+    if status is None:
+        raise InvalidStage("status", "expected running, succeeded, failed or canceled")
     stage = Stage(
         id=record.id,
         name=record.name,
@@ -225,6 +225,8 @@ def _actor_of(record: StageIn, actors: list[Actor]) -> Actor:
 
 
 def _attributes_of(record: StageIn | DocumentIn) -> str:
+    if record.attributes is NONE and record.fields is NONE:
+        return ""
     for member in (record.attributes, record.fields):
         if not _is_absent(member):
             return canonical_object(bytes(member), "attributes")

@@ -4,6 +4,7 @@ Rules for text: what may be an opid, and what may be text at all.
 
 from __future__ import annotations
 
+from enum import Enum
 from unicodedata import category
 
 from .._errors import InvalidValue
@@ -20,6 +21,8 @@ def check_text(value: object, field: str) -> None:
     """
     if not isinstance(value, str):
         raise InvalidValue(field, f"expected text, got {type(value).__name__}")
+    if type(value) is not str and not isinstance(value, Enum):  # JSON takes no other subclass
+        raise InvalidValue(field, f"expected plain text, got {type(value).__name__}; give str() of it")
     if not value.isascii():
         try:
             value.encode()

@@ -19,7 +19,8 @@ _LATEST = 253_402_300_800 * SECOND - 1  # the last nanosecond of the year 9999
 NO_TIME = _EARLIEST  # how older writers spelled "none"
 NO_TIME_TEXT = "0001-01-01T00:00:00Z"
 
-_RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII)
+_SECOND = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d", re.ASCII)
+_REST = re.compile(r"(?:\.(\d{1,9}))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII)
 
 
 def to_ns(value: object, field: str) -> int:
@@ -56,8 +57,16 @@ def _format_second(second: int) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _parse_second(day: str, time: str) -> int:
-    delta = datetime.fromisoformat(f"{day}T{time}+00:00") - _EPOCH
+def _parse_second(text: str) -> int | None:
+    """
+    Read `2026-01-31T12:00:00` to seconds since the epoch; None if that is no such time.
+    """
+    if not _SECOND.fullmatch(text):
+        return None
+    try:
+        delta = datetime.fromisoformat(f"{text[:10]}T{text[11:]}+00:00") - _EPOCH
+    except ValueError:
+        return None
     return delta.days * 86_400 + delta.seconds
 
 
@@ -78,18 +87,16 @@ def parse_time(text: str, field: str) -> int:
     Raises:
         InvalidValue: the text is not RFC 3339 with at most nine decimals.
     """
-    match = _RFC3339.fullmatch(text)
-    if match is None:
+    second = _parse_second(text[:19])
+    match = None if second is None else _REST.fullmatch(text, 19)
+    if second is None or match is None:
         raise InvalidValue(field, "expected an RFC 3339 time such as 2026-01-31T12:00:00.5Z")
-    day, time, fraction, sign, hours, minutes = match.groups()
-    try:
-        second = _parse_second(day, time)
-    except ValueError:
-        raise InvalidValue(field, "no such day or time of day") from None
-    if sign:
-        offset = int(hours) * 3_600 + int(minutes) * 60
-        second += -offset if sign == "+" else offset
-    return to_ns(second * SECOND + int((fraction or "").ljust(9, "0")), field)
+    fraction, sign, hours, minutes = match.groups()
+    ns = second * SECOND + int(fraction.ljust(9, "0")) if fraction else second * SECOND
+    if not sign:
+        return ns
+    offset = (int(hours) * 60 + int(minutes)) * 60 * SECOND
+    return to_ns(ns - offset if sign == "+" else ns + offset, field)
 
 
 def format_duration(ns: int) -> str:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, final
 
-from .._cache._live import LiveStage, Phase
-from .._model._values import NO_ACTOR, Actor, Stage, StageRef
+from .._cache._live import RUNNING, LiveStage, Phase
+from .._model._values import NO_ACTOR, Actor, StageRef
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +57,7 @@ class StageRecorder(Protocol):
 
 
 @final
-class StageHandle(LiveStage):
+class StageHandle(LiveStage, eq=False, weakref=True):
     """
     Stands for one stage that was begun here, with its own actor. Made by `begin` and by stage blocks.
 
@@ -65,11 +65,7 @@ class StageHandle(LiveStage):
     operation. It does nothing once the stage has ended, whoever ended it, or once its key was begun anew.
     """
 
-    __slots__ = ("_recorder",)
-
-    def __init__(self, recorder: StageRecorder, opid: str, stage: Stage | None, began_ns: int | None) -> None:
-        super().__init__(opid, stage.key if stage else ("", ""), stage, began_ns)
-        self._recorder = recorder
+    _recorder: StageRecorder
 
     def __repr__(self) -> str:
         name = self.begun.name if self.begun else ""
@@ -121,7 +117,7 @@ class StageHandle(LiveStage):
             BufferFull: a bound on unsaved facts is reached; nothing was set.
             ManagerClosed: the manager is closed.
         """
-        if self.phase is Phase.RUNNING:
+        if self.phase is RUNNING:
             self._recorder.change(self, attributes, None)
 
     def end(
@@ -145,7 +141,7 @@ class StageHandle(LiveStage):
             InvalidValue: naming the field; nothing was ended, and another try may use other arguments.
             ManagerClosed: the manager is closed.
         """
-        if self.phase is Phase.RUNNING:
+        if self.phase is RUNNING:
             self._recorder.change(self, attributes, (error, code, ended_at))
 
     def child(
@@ -170,3 +166,10 @@ class StageHandle(LiveStage):
             actor=self.actor if actor is None else actor,
             attributes=attributes,
         )
+
+
+def inert_handle(recorder: StageRecorder, opid: str) -> StageHandle:
+    """
+    Return a handle that stands for no stage.
+    """
+    return StageHandle(opid, ("", ""), None, None, Phase.REFUSED, recorder)

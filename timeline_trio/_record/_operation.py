@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._model._text import check_opid
 from .._model._values import root_id
 from ._blocks import StageBlock
 
@@ -25,7 +24,6 @@ class OperationRecorder:
     """
 
     def __init__(self, opid: str, recorder: Recorder) -> None:
-        check_opid(opid)
         self._opid = opid
         self._recorder = recorder
 

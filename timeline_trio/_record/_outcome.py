@@ -19,6 +19,7 @@ from .._model._values import Status
 MAX_ERROR_LENGTH: Final = 8_192  # of an exception's text, which may hold a whole document; given text is not cut
 _SUMMARY_LENGTH: Final = 200  # of each leaf of an exception group
 
+_SUCCESS: Final = (Status.SUCCEEDED, "")
 _CANCELLATIONS: Final = (
     trio.Cancelled,
     trio.TooSlowError,
@@ -53,7 +54,7 @@ def outcome_of(error: BaseException | str | None) -> tuple[Status, str]:
         InvalidValue: not text, an exception or None; or text with a lone surrogate.
     """
     if error is None:
-        return Status.SUCCEEDED, ""
+        return _SUCCESS
     if isinstance(error, str):
         check_text(error, "error")
         return Status.FAILED, error

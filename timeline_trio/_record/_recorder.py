@@ -10,12 +10,15 @@ from __future__ import annotations
 import random
 import time
 from copy import copy
+from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from trio.lowlevel import enable_ki_protection
 
 from .._cache._entry import FINISH, START
+from .._cache._live import RUNNING
 from .._errors import InvalidStage, InvalidValue
 from .._model._codec import encode_stage
 from .._model._json import encode_attributes, merge_objects
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from .._cache._cache import Cache
+    from .._model._values import Status
 
     Time = int | datetime
     Parent = str | StageRef | StageHandle | None
@@ -51,12 +55,12 @@ def make_id_source() -> Callable[[], str]:
     seed = random.SystemRandom()
     bits = f"{seed.getrandbits(80):020x}"
     prefix = f"{bits[:8]}-{bits[8:12]}-4{bits[12:15]}-{8 + seed.getrandbits(2):x}{bits[15:18]}-"
-    count = seed.getrandbits(47)
+    numbers = count(seed.getrandbits(47))
 
     def new_id() -> str:
-        nonlocal count
-        count += 1
-        return f"{prefix}{count:012x}"
+        # `next` of a counter cannot be torn by another thread or a signal; formatting the number as text takes
+        # three times as long as `hex` of its bytes.
+        return prefix + next(numbers).to_bytes(6, "big").hex()
 
     return new_id
 
@@ -90,8 +94,10 @@ class Recorder:
         self.actor = actor
         self.clock = clock
         self.new_id: Callable[[], str] = new_id or make_id_source()
+        self._makes_ids = new_id is None
         self.report = report
         self._max_fact_bytes = max_fact_bytes
+        self._max_characters = (max_fact_bytes - _FIXED_LENGTH) // _ESCAPED_LENGTH  # what is surely no more than that
         self._redact = redact
 
     def acting_as(self, actor: Actor) -> Recorder:
@@ -121,12 +127,14 @@ class Recorder:
         check_text(name, "name")
         if not name:
             raise InvalidStage("name", "expected at least one character")
+        made_here = stage_id is None and self._makes_ids  # then it is as it must be, and nobody else's
         if stage_id is None:
             stage_id = self.new_id()
-        else:
+        if not made_here:
             check_text(stage_id, "stage_id")
         parent_id = "" if parent is None else parent_id_of(parent, opid)
-        check_stage_id(stage_id, parent_id, opid)
+        if not made_here:
+            check_stage_id(stage_id, parent_id, opid)
         if actor is None:
             actor = self.actor
         elif actor is not NO_ACTOR:
@@ -140,9 +148,11 @@ class Recorder:
             attributes_json=self.encode(attributes) if attributes else "",
         )
         self.check_size(stage)
-        handle = StageHandle(self, opid, stage, time.monotonic_ns() if started_at is None else None)
+        key = (stage_id, actor.key if actor is not NO_ACTOR else "")
+        began_ns = time.monotonic_ns() if started_at is None else None
+        handle = StageHandle(opid, key, stage, began_ns, RUNNING, self)
         try:
-            self.cache.accept(opid, handle.key, stage, handle)
+            self.cache.accept(opid, key, stage, handle)
         except BaseException:
             handle.make_inert()
             raise
@@ -204,16 +214,21 @@ class Recorder:
         Raises:
             InvalidValue: this process does not know the start.
         """
-        entry = self.cache.peek(opid)
-        known = entry.start if entry else None
-        if known is None:
-            raise InvalidValue(
-                "start", "this process does not know the operation's start yet; start it, or read it first"
-            )
-        merged = merge_objects(known.attributes_json, self.encode(attributes))
-        start = msgspec.structs.replace(known, attributes_json=merged)
-        self.check_size(start)
-        self.cache.accept(opid, START, start)
+        self._lay_over_start(opid, self.encode(attributes))
+
+    def _lay_over_start(self, opid: str, encoded: str) -> None:
+        while True:
+            entry = self.cache.peek(opid)
+            known = entry.start if entry else None
+            if known is None:
+                raise InvalidValue(
+                    "start", "this process does not know the operation's start yet; start it, or read it first"
+                )
+            merged = merge_objects(known.attributes_json, encoded)
+            start = msgspec.structs.replace(known, attributes_json=merged)
+            self.check_size(start)
+            if self.cache.replace(opid, known, start, None, partial(self._lay_over_start, opid, encoded)):
+                return
 
     @enable_ki_protection
     def change(
@@ -230,28 +245,48 @@ class Recorder:
         status_error_code = None
         if end is not None:
             error, code, ended_at = end
-            check_text(code, "code")
+            if code != "":  # not a test of truth, since None and 0 are no text
+                check_text(code, "code")
             status, text = outcome_of(error)
-            status_error_code = (status, self.redacted_error(text), code)
+            status_error_code = (status, self.redacted_error(text) if text else "", code)
             if ended_at is not None:
                 finished_at = to_ns(ended_at, "ended_at")
             else:
                 finished_at = self.clock()
-                if handle.began_ns is not None:
-                    elapsed_ns = time.monotonic_ns() - handle.began_ns
-        begun = handle.begun
-        while (current := self.cache.current(handle)) is not None:
-            merged = merge_objects(current.attributes_json, encoded)
+                began_ns = handle.began_ns
+                if began_ns is not None:
+                    elapsed_ns = time.monotonic_ns() - began_ns
+        self._change(handle, handle.begun, encoded, finished_at, status_error_code, elapsed_ns)
+
+    def _change(
+        self,
+        handle: StageHandle,
+        begun: Stage | None,
+        encoded: str,
+        finished_at: int | None,
+        status_error_code: tuple[Status, str, str] | None,
+        elapsed_ns: int | None,
+    ) -> None:
+        again = partial(self._change, handle, begun, encoded, finished_at, status_error_code, elapsed_ns)
+        # So it is nearly always; `replace` finds out, and then the size of another state says nothing.
+        current = begun if handle.phase is RUNNING else None
+        while current is not None:
+            merged = merge_objects(current.attributes_json, encoded) if encoded else current.attributes_json
             if status_error_code is None:
                 stage = msgspec.structs.replace(current, attributes_json=merged)
             else:
                 # Another process may have begun the same stage anew; our clock says nothing of that one's length.
-                same = begun is not None and begun.started_at == current.started_at
+                same = current is begun or (begun is not None and begun.started_at == current.started_at)
                 stage = ended_stage(current, finished_at, status_error_code, elapsed_ns if same else None, merged)
-            self.check_size(stage)
-            again = lambda: self.change(handle, attributes, end)  # noqa: E731
-            if self.cache.replace(handle.opid, current, stage, handle, again):
-                return
+            try:
+                self.check_size(stage)
+            except InvalidValue:
+                if current is self.cache.current(handle):
+                    raise
+            else:
+                if self.cache.replace(handle.opid, current, stage, handle, again):
+                    return
+            current = self.cache.current(handle)
 
     @enable_ki_protection
     def end_stage(
@@ -297,13 +332,15 @@ class Recorder:
         Refuse a fact over `max_fact_bytes`, measuring it only where a bound that is quick to get is not enough.
         """
         if isinstance(fact, Stage):
-            characters = len(fact.id) + len(fact.name) + len(fact.parent_id) + len(fact.error) + len(fact.code)
-            characters += len(fact.actor.id) + len(fact.actor.name) + len(fact.attributes_json)
+            actor = fact.actor
+            # Joining texts that are mostly short takes half as long as asking each one for its length.
+            texts = f"{fact.id}{fact.name}{fact.parent_id}{fact.error}{fact.code}{actor.id}{actor.name}"
+            characters = len(texts) + len(fact.attributes_json)
         elif isinstance(fact, Start):
             characters = len(fact.name) + len(fact.attributes_json)
         else:
             characters = len(fact.error)
-        if _ESCAPED_LENGTH * characters + _FIXED_LENGTH <= self._max_fact_bytes:
+        if characters <= self._max_characters:
             return
         size = len(encode_stage(fact).encode() if isinstance(fact, Stage) else msgspec.json.encode(fact))
         if size > self._max_fact_bytes:

@@ -34,7 +34,10 @@ async def open_store(url: str) -> AsyncGenerator[Store]:
         InvalidValue: the URL has no scheme, or one that no installed package serves; the message says what to
             install.
     """
-    scheme = urlsplit(url).scheme
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError:  # brackets around what is no IPv6 address
+        scheme = ""
     if not scheme:
         raise InvalidValue("url", "expected a URL with a scheme, such as sqlite:///ops.db or memory:")
     for entry_point in entry_points(group=ENTRY_POINT_GROUP, name=scheme):

@@ -12,9 +12,10 @@ import trio
 from .._manager._reporter import LogErrors
 from .._model._document import Document
 from .._model._snapshot import Snapshot
+from .._model._text import check_opid
 from .._model._values import NO_ACTOR
 from .._model._wire import Collection
-from .._record._handles import StageHandle
+from .._record._handles import StageHandle, inert_handle
 from .._record._operation import OperationRecorder
 from .._record._recorder import Recorder
 from ._standalone import make_cache, recorder_options
@@ -47,7 +48,7 @@ class _NullRecorder(Recorder):
         Return an inert handle.
         """
         del name, stage_id, parent, actor, started_at, attributes
-        return StageHandle(self, opid, None, None)
+        return inert_handle(self, opid)
 
     def record(self, opid: str, stage: Stage) -> None:
         """
@@ -105,5 +106,6 @@ def noop(opid: str) -> Noop:
     Raises:
         InvalidValue: what the opid breaks.
     """
+    check_opid(opid)
     report = LogErrors()
     return Noop(opid, _NullRecorder(make_cache(report, 1), **recorder_options(NO_ACTOR, report)))

@@ -17,7 +17,7 @@ from .._manager._signal import Signal
 from .._model._snapshot import Snapshot
 from .._model._values import NO_ACTOR, StageRef
 from .._model._wire import Collection
-from .._record._handles import StageHandle
+from .._record._handles import StageHandle, inert_handle
 from .._record._operation import OperationRecorder
 from .._record._recorder import Recorder
 from ._standalone import make_cache, recorder_options
@@ -81,7 +81,7 @@ class _SealableRecorder(Recorder):
         Begin a stage; once sealed, return an inert handle.
         """
         if self.sealed:
-            return StageHandle(self, opid, None, None)
+            return inert_handle(self, opid)
         return super().begin(
             opid,
             name,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypedDict, final
 import trio
 
 from .._cache._cache import Cache
-from .._errors import NotFound, StoreRejected
+from .._errors import NotFound, StoreRejected, WrongProcess
 from .._manager._config import Config
 from .._manager._manager import store_error
 from .._manager._reporter import LogErrors
@@ -20,6 +20,7 @@ from .._model._snapshot import Snapshot
 from .._model._text import check_opid
 from .._model._values import NO_ACTOR, Actor, check_actor
 from .._model._wire import Collection
+from .._process import ProcessGuard
 from .._record._operation_handle import Handle
 from .._record._recorder import Recorder, make_id_source
 from .._store._noop import NoopStore
@@ -55,7 +56,7 @@ def new(opid: str, *, store: Store | None = None, actor: Actor | None = None) ->
     recorder = Recorder(cache, **recorder_options(NO_ACTOR if actor is None else actor, report))
     exchange = DirectExchange(cache, NoopStore() if store is None else store)
     if store is not None:
-        weakref.finalize(exchange, _warn_of_losses, opid, cache)
+        weakref.finalize(exchange, _warn_of_losses, opid, cache, ProcessGuard())
     return Handle(opid, recorder, exchange)
 
 
@@ -100,7 +101,11 @@ def recorder_options(actor: Actor, report: LogErrors) -> RecorderOptions:
     )
 
 
-def _warn_of_losses(opid: str, cache: Cache) -> None:
+def _warn_of_losses(opid: str, cache: Cache, guard: ProcessGuard) -> None:
+    try:
+        guard.check()
+    except WrongProcess:  # the end of a forked child is not that of the handle
+        return
     lost = sum(cache.release().values())
     if lost:
         _LOG.warning("timeline %r: %d updates were recorded and never flushed; call flush() or finish()", opid, lost)

@@ -12,8 +12,8 @@ import tempfile
 from contextlib import ExitStack
 from math import isfinite
 from pathlib import Path
-from typing import NoReturn
-from urllib.parse import quote, urlsplit
+from typing import TYPE_CHECKING, Final, NoReturn, cast
+from urllib.parse import quote
 
 import trio
 
@@ -21,8 +21,11 @@ from timeline_trio.demo._observer import Ended, observe
 from timeline_trio.demo._report import report
 from timeline_trio.demo._views import Silent, choose_view
 
-_PROGRAM = "timeline_trio.demo"
-_LOCAL = frozenset(("memory", "noop"))
+if TYPE_CHECKING:
+    from io import TextIOWrapper
+
+_PROGRAM: Final = "timeline_trio.demo"
+_LOCAL: Final = frozenset(("memory", "noop"))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -31,7 +34,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Options(argparse.Namespace):
-    store: str
+    store: str | None
     speed: float
     json: bool
 
@@ -68,9 +71,7 @@ def _parse() -> _Options:
             "unusable store, 130 after Ctrl-C"
         ),
     )
-    parser.add_argument(
-        "--store", type=_store, default="", metavar="URL", help="where to share; a new SQLite file if left out"
-    )
+    parser.add_argument("--store", type=_store, metavar="URL", help="where to share; a new SQLite file if left out")
     parser.add_argument(
         "--speed", type=_speed, default=1.0, metavar="FACTOR", help="play so many times faster (default: 1)"
     )
@@ -86,9 +87,9 @@ def _new_file(stack: ExitStack) -> str:
 
 def _run(options: _Options) -> int:
     with ExitStack() as stack:
-        url = options.store or _new_file(stack)
+        url = _new_file(stack) if options.store is None else options.store
         try:
-            played = trio.run(observe, url, options.speed, Silent() if options.json else choose_view())
+            played = trio.run(observe, url, options.speed, Silent() if options.json else choose_view(sys.stdout))
         except Ended as end:
             print(f"{_PROGRAM}: {end}", file=sys.stderr)
             return end.code
@@ -106,6 +107,8 @@ def main() -> int:
     """
     Run the demo, and return its exit code.
     """
+    # Of a very short stage the summary says µs, which not every output can show.
+    cast("TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")
     code = 1
     try:
         code = _run(_parse())

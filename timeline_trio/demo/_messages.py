@@ -81,7 +81,7 @@ class Inbox:
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, data: bytes) -> list[Message]:
+    def feed(self, data: bytes | bytearray) -> list[Message]:
         """
         Return the messages that are complete now.
         """

@@ -112,13 +112,20 @@ async def _observe(url: str, speed: float, view: View) -> Played:
             code = 1
             return await _play(manager, Crew(url, opid, speed), opid, view)
     except TimelineError as error:
-        raise Ended(code, str(error.__cause__ or error)) from error
+        raise Ended(code, _say(error)) from error
+
+
+def _say(error: BaseException) -> str:
+    # The innermost error of ours is the store's own, which says what to do.
+    while isinstance(error.__cause__, TimelineError):
+        error = error.__cause__
+    return str(error)
 
 
 async def _play(manager: Manager, crew: Crew, opid: str, view: View) -> Played:
     async with manager.watch(opid, until="finished") as snapshots, trio.open_nursery() as nursery:
         nursery.start_soon(_deploy, manager, crew, opid)
-        nursery.start_soon(_refresh, view)
+        nursery.start_soon(keep_refreshing, view)
         async for snapshot in snapshots:
             view.show(snapshot)
         nursery.cancel_scope.cancel()
@@ -144,7 +151,10 @@ async def _deploy(manager: Manager, crew: Crew, opid: str) -> None:
         manager.finish(opid, verdict)
 
 
-async def _refresh(view: View) -> None:
+async def keep_refreshing(view: View) -> None:
+    """
+    Refresh a view at its interval, until cancelled.
+    """
     while True:
         await trio.sleep(view.interval)
         view.refresh()

@@ -33,16 +33,15 @@ def report(played: Played, url: str) -> str:
         if stage.actor.name == played.killed
     ]
     lines += [
-        f"  {stage.actor.name} failed at {stage.name!r}"
-        for stage in final.stages
-        if stage.status is Status.FAILED
+        f"  {stage.actor.name} failed at {stage.name!r}" for stage in final.stages if stage.status is Status.FAILED
     ]
+    lost = statistics.rejected_updates + statistics.dropped_updates
     found = played.flushed - len(played.missing)
     lines += [
         f"  {found} of {played.flushed} stages that the workers had saved are in the final read",
-        f"  the observer: {statistics.accepted_updates} updates accepted, {statistics.saved_updates} saved, "
-        f"{statistics.rejected_updates + statistics.dropped_updates} lost",
-        f"  the operation is {final.opid} in {without_password(url)}",
+        f"  the observer recorded {statistics.accepted_updates} updates: {statistics.saved_updates} saved, {lost} lost",
+        f"  operation: {final.opid}",
+        f"  store: {without_password(url)}",
     ]
     return "\n".join(lines)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import sys
 import time
 from typing import TYPE_CHECKING, Protocol, TextIO, final
 
@@ -15,10 +14,10 @@ from timeline_trio.demo._drawing import Style, draw_timeline
 from timeline_trio.model import format_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from timeline_trio import Snapshot
-    from timeline_trio.model import Stage, StageKey
+    from timeline_trio.model import Stage
 
 
 class View(Protocol):
@@ -75,31 +74,43 @@ class Lines:
 
     def __init__(self, output: TextIO) -> None:
         self._output = output
-        self._known: Mapping[StageKey, Stage] = {}
+        self._seen: Snapshot | None = None
 
     def show(self, snapshot: Snapshot) -> None:
         """
         Write what has happened since the last time.
         """
         first = snapshot.started_at or snapshot.captured_at
-        for at, text in sorted(event for stage in snapshot.stages for event in self._events(stage)):
+        events = [event for stage in snapshot.stages for event in self._of_stage(stage)]
+        for at, text in sorted([*events, *self._of_operation(snapshot)]):
             self._output.write(f"{(at - first) / 1e9:+7.2f}s  {text}\n")
         self._output.flush()
-        self._known = {stage.key: stage for stage in snapshot.stages}
+        self._seen = snapshot
 
     def refresh(self) -> None:
         """
         Do nothing: time by itself is no event.
         """
 
-    def _events(self, stage: Stage) -> Iterator[tuple[int, str]]:
-        known = self._known.get(stage.key)
+    def _of_stage(self, stage: Stage) -> Iterator[tuple[int, str]]:
+        known = self._seen.stage(*stage.key) if self._seen else None
         subject = f"{stage.actor.name:6} {stage.name}"
         if known is None:
             yield stage.started_at, f"{subject}: begun"
         if stage.finished_at is not None and (known is None or known.finished_at is None):
-            text = f"{subject}: {stage.status} in {format_duration(stage.duration(stage.finished_at))}"
-            yield stage.finished_at, f"{text}: {stage.error}" if stage.error else text
+            yield stage.finished_at, _end(subject, stage.status, stage.duration(stage.finished_at), stage.error)
+
+    def _of_operation(self, snapshot: Snapshot) -> Iterator[tuple[int, str]]:
+        known = self._seen
+        if known is None and snapshot.started_at is not None:
+            yield snapshot.started_at, f"{snapshot.name}: begun, as {snapshot.opid}"
+        if snapshot.finished_at is not None and (known is None or known.finished_at is None):
+            yield snapshot.finished_at, _end(snapshot.name, snapshot.status, snapshot.duration, snapshot.error)
+
+
+def _end(subject: str, status: str, duration: int, error: str) -> str:
+    text = f"{subject}: {status} in {format_duration(duration)}"
+    return f"{text}: {error}" if error else text
 
 
 @final
@@ -159,7 +170,7 @@ def is_live(output: TextIO) -> bool:
     return output.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def choose_view(output: TextIO = sys.stdout) -> View:
+def choose_view(output: TextIO) -> View:
     """
     Return the view that suits an output.
     """

@@ -68,7 +68,8 @@ class Worker:
         """
         if isinstance(message, Handover):
             self._parents[message.step] = StageRef.from_header(message.ref)
-        elif isinstance(message, Left):
+        else:
+            assert isinstance(message, Left)
             self._left.add(message.host)
         self._news.set()
         self._news = trio.Event()
@@ -77,10 +78,12 @@ class Worker:
         """
         Play the host's steps.
         """
+        await trio.lowlevel.checkpoint()
         for step in PLAY[self._orders.host]:
             await self._play(step, None)
 
     async def _play(self, step: Step, parent: StageHandle | StageRef | None) -> None:
+        await trio.lowlevel.checkpoint()
         if step.below:
             await self._until(lambda: step.below in self._parents)
             parent = self._parents[step.below]
@@ -104,6 +107,7 @@ class Worker:
                 raise DeployError(FAILURE)
 
     async def _until(self, holds: Callable[[], bool]) -> None:
+        await trio.lowlevel.checkpoint()
         while not holds():
             await self._news.wait()
 
@@ -111,6 +115,7 @@ class Worker:
         """
         Flush, and tell which states of this host's stages are in the store now.
         """
+        await trio.lowlevel.checkpoint()
         # Where the store does not answer, nothing is claimed: the manager goes on trying by itself.
         with suppress(StoreError):
             known = await self._manager.read(self._orders.opid)
@@ -154,8 +159,9 @@ async def work() -> None:
         TimelineError: the store could not be opened.
     """
     inbox = Inbox()
-    orders, *messages = inbox.feed(await _receive()) or [None]
-    if not isinstance(orders, Orders):
+    messages = inbox.feed(await _receive())
+    orders = messages.pop(0) if messages else None
+    if not isinstance(orders, Orders):  # nobody is there any more
         return
     config = Config(actor=Actor(name=orders.host), flush_interval=_INTERVAL, load_interval=_INTERVAL)
     async with (

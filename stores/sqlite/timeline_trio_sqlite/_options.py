@@ -52,9 +52,7 @@ def check_options(path: str | PathLike[str], *, synchronous: str, journal: str, 
     """
     name = fspath(path)
     if not name or name == ":memory:":
-        raise InvalidValue(
-            "path", "expected the path of a file; for a store in memory use open_store('memory:')"
-        )
+        raise InvalidValue("path", "expected the path of a file; for a store in memory use open_store('memory:')")
     if "\0" in name:
         raise InvalidValue("path", "a file name cannot hold a null character")
     _check_choice("synchronous", synchronous, get_args(Synchronous))
@@ -69,19 +67,18 @@ def parse_url(url: str) -> Options:
     Raises:
         InvalidValue: naming the part of the URL, or the option.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # brackets around what is no IPv6 address
+        raise InvalidValue("url", _URL_FORM) from None
     if parts.netloc or parts.fragment:
         found = "a fragment; write # in a path as %23" if parts.fragment else f"the host {parts.netloc!r}"
         raise InvalidValue("url", f"{_URL_FORM}, got {found}")
     try:
         path = unquote(parts.path, errors="strict").removeprefix("/")
-        pairs = parse_qsl(
-            parts.query, keep_blank_values=True, strict_parsing=bool(parts.query), errors="strict"
-        )
+        pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query), errors="strict")
     except ValueError:
-        raise InvalidValue(
-            "url", f"{_URL_FORM}, with percent-encoded UTF-8 and options as ?name=value"
-        ) from None
+        raise InvalidValue("url", f"{_URL_FORM}, with percent-encoded UTF-8 and options as ?name=value") from None
     values = dict(pairs)
     if len(values) < len(pairs):
         raise InvalidValue("url", "expected each option once")

@@ -54,9 +54,7 @@ class Pool:
         size: how many transactions run at once, and how many connections are kept.
     """
 
-    def __init__(
-        self, path: Path, connect: Callable[[], sqlite3.Connection], *, begin: str, size: int
-    ) -> None:
+    def __init__(self, path: Path, connect: Callable[[], sqlite3.Connection], *, begin: str, size: int) -> None:
         self._path = path
         self._connect = connect
         self._begin = begin
@@ -151,9 +149,7 @@ class Pool:
         finally:
             self._give_back(call, connection, sound=sound)
 
-    def _transact(
-        self, call: Call, connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]
-    ) -> T:
+    def _transact(self, call: Call, connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
         try:
             connection.execute(self._begin)
             call.enter(Phase.RUNNING)

@@ -53,9 +53,7 @@ class SQLiteStore(RowStore):
     Opened by `open_sqlite`, or by `timeline_trio.store.open_store` and a URL.
     """
 
-    def __init__(
-        self, options: Options, *, clock: Callable[[], int] = time.time_ns, overlap: float = 1.0
-    ) -> None:
+    def __init__(self, options: Options, *, clock: Callable[[], int] = time.time_ns, overlap: float = 1.0) -> None:
         super().__init__(clock=clock, overlap=overlap)
         self._options = options
         # Immediate: a transaction that reads first and asks for the write lock later fails at once, without
@@ -104,9 +102,7 @@ class SQLiteStore(RowStore):
         # Shielded, since connections left open are open files, and bounded, since a disk may hang: the thread
         # then goes on by itself.
         with trio.CancelScope(shield=True, deadline=trio.current_time() + 2 * CLOSE_TIMEOUT):
-            await trio.to_thread.run_sync(
-                self._close, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
-            )
+            await trio.to_thread.run_sync(self._close, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
         await trio.lowlevel.checkpoint()
 
     def statistics(self) -> SQLiteStatistics:
