@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from timeline_trio import Config, Manager, WrongProcess, new, open_manager
-from timeline_trio.store import MemoryStore
+from timeline_trio.store import NOTHING_KNOWN, MemoryStore
 from timeline_trio_sqlite import open_sqlite
 
 if TYPE_CHECKING:
@@ -46,10 +46,12 @@ class Slow:
     async def read(self, opid: str, known: Known | None = None) -> Answer:
         return await self._inner.read(opid, known)
 
-    async def mget(self, opids: Sequence[str], known: Mapping[str, Known]) -> Sequence[AnswerOrError]:
+    async def mget(self, opids: Sequence[str], known: Mapping[str, Known] = NOTHING_KNOWN) -> Sequence[AnswerOrError]:
         return await self._inner.mget(opids, known)
 
-    async def latest(self, after: int, limit: int, known: Mapping[str, Known]) -> Sequence[AnswerOrError]:
+    async def latest(
+        self, after: int, limit: int, known: Mapping[str, Known] = NOTHING_KNOWN
+    ) -> Sequence[AnswerOrError]:
         return await self._inner.latest(after, limit, known)
 
 
@@ -130,7 +132,7 @@ async def fork_and_go_on(path: str) -> None:
             child = os.fork()
             if child:
                 os.waitpid(child, 0)  # noqa: ASYNC222 - the child does not take long
-    except BaseException as error:  # noqa: BLE001 - told to the test
+    except BaseException as error:  # noqa: ASYNC103, BLE001 - told to the test
         say(child=not child, error=type(error).__name__)
     if not child:
         os._exit(0)

@@ -12,17 +12,17 @@ import msgspec
 import trio
 
 from timeline_trio import Status
-from timeline_trio.model import Finish, Stage, Start
-from timeline_trio.store import MemoryStore, Merged, MergeRequest, StoreError, StoreRejected
+from timeline_trio.model import Stage, Start
+from timeline_trio.store import NOTHING_KNOWN, MemoryStore, Merged, MergeRequest, StoreError, StoreRejected
 
 from .case_support import WrappedStore, virtual_time
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from timeline_trio import Manager, Snapshot
     from timeline_trio.model import Document, Fact, Update
-    from timeline_trio.store import Known
+    from timeline_trio.store import Answer, AnswerOrError, Known
 
 Slot = tuple[str, str]
 POISON = "poison"  # the error of a stage that the store refuses for good
@@ -54,12 +54,19 @@ def facts_of(source: Update | Document) -> dict[Slot, Fact]:
 
 class Ledger(WrappedStore):
     """
-    Keeps a list of what was merged, in order, and refuses poison.
+    Keeps a list of what was merged, in order, and refuses poison. Answers may be on their way for a while.
+
+    Attributes:
+        merged: operation, place and number of each fact that was merged.
+        slow_replies: seconds from a merge to its reply.
+        slow_reads: seconds from a read to its answer.
     """
 
     def __init__(self) -> None:
         super().__init__(MemoryStore(clock=virtual_time))
         self.merged: list[tuple[str, Slot, int]] = []
+        self.slow_replies: float = 0
+        self.slow_reads: float = 0
 
     async def merge(self, opid: str, update: Update, known: Known | None = None) -> Merged:
         if any(stage.error == POISON for stage in update.stages):
@@ -67,7 +74,25 @@ class Ledger(WrappedStore):
             raise StoreRejected(opid, "poison")
         merged = await super().merge(opid, update, known)
         self.merged += [(opid, slot, number_of(fact)) for slot, fact in facts_of(update).items()]
+        await trio.sleep(self.slow_replies)
         return merged
+
+    async def read(self, opid: str, known: Known | None = None) -> Answer:
+        answer = await super().read(opid, known)
+        await trio.sleep(self.slow_reads)
+        return answer
+
+    async def mget(self, opids: Sequence[str], known: Mapping[str, Known] = NOTHING_KNOWN) -> Sequence[AnswerOrError]:
+        answers = await super().mget(opids, known)
+        await trio.sleep(self.slow_reads)
+        return answers
+
+    async def latest(
+        self, after: int, limit: int, known: Mapping[str, Known] = NOTHING_KNOWN
+    ) -> Sequence[AnswerOrError]:
+        answers = await super().latest(after, limit, known)
+        await trio.sleep(self.slow_reads)
+        return answers
 
     async def merge_many(self, requests: Sequence[MergeRequest]) -> Sequence[Merged | StoreError]:
         answers: list[Merged | StoreError] = []

@@ -4,14 +4,18 @@ Tests of the layers of a cached operation: what the Store said, under what was s
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from timeline_trio._cache._cache import Cache
-from timeline_trio._cache._entry import Entry
 from timeline_trio.model import Document, Finish, Stage, StageKey, Start, Status, Update
 from timeline_trio.store import Answer, Changes, Found, Known, Merged, Revision, Unchanged
 
 from .recording import NEW_YEAR
+
+if TYPE_CHECKING:
+    from timeline_trio._cache._entry import Entry
 
 
 def make_cache(**options: int) -> Cache:
@@ -160,7 +164,9 @@ def test_a_save_that_shows_foreign_changes_keeps_its_facts_on_top_until_a_load(a
     assert names(cache) == {"r": "remote", "m": "mine"}
     assert answer.revision is not None
     incarnation, version = answer.revision.incarnation, answer.revision.version
-    cache.learn(found(version, stage("theirs", "r"), stage("theirs", "m"), incarnation=incarnation), cache.next_tick(), "make")
+    cache.learn(
+        found(version, stage("theirs", "r"), stage("theirs", "m"), incarnation=incarnation), cache.next_tick(), "make"
+    )
     assert names(cache) == {"r": "theirs", "m": "theirs"}
     assert not entry.has_local_facts
 
@@ -267,7 +273,8 @@ def test_answers_that_say_nothing_about_the_known_document_leave_it(answer: Answ
 )
 @pytest.mark.parametrize("recorded", [True, False])
 def test_an_answer_about_a_document_that_is_gone_is_not_taken_for_one(
-    answer: Answer, recorded: bool  # noqa: FBT001
+    answer: Answer,
+    recorded: bool,  # noqa: FBT001
 ) -> None:
     cache = make_cache()
     if recorded:
@@ -326,7 +333,9 @@ def test_members_that_a_newer_version_wrote_are_kept_with_the_document() -> None
 
 def test_running_stages_are_found_by_name_and_actor() -> None:
     cache = make_cache()
-    cache.learn(found(1, stage("copy", "a", running=True), stage("copy", "b"), stage("x", "c", running=True)), 0, "make")
+    cache.learn(
+        found(1, stage("copy", "a", running=True), stage("copy", "b"), stage("x", "c", running=True)), 0, "make"
+    )
     assert [each.id for each in cache.running_named("op", "copy", "")] == ["a"]
     assert cache.running_named("op", "copy", "id:other") == []
     assert cache.running_named("unknown", "copy", "") == []

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from timeline_trio import (
     Config,
@@ -28,6 +27,8 @@ from .support import assert_counters_add_up
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from trio.testing import MockClock
 
 
 async def test_a_flush_that_is_cut_short_leaves_the_save_to_the_background(autojump_clock: MockClock) -> None:
@@ -75,9 +76,9 @@ async def test_a_save_that_hangs_is_cut_and_the_others_of_its_round_are_saved(au
     # A05
     store = FaultyStore(MemoryStore(), hide_merge_many=True)
     hang = store.hang("merge")
-    failures: list[tuple[str, float]] = []
+    failures: dict[str, float] = {}
     config = Config(
-        export_timeout=0.2, load_interval=1000, on_error=lambda opid, _: failures.append((opid, trio.current_time()))
+        export_timeout=0.2, load_interval=1000, on_error=lambda opid, _: failures.update({opid: trio.current_time()})
     )
     async with open_manager(store, config=config) as manager:
         manager.begin("a", "work")
@@ -86,7 +87,7 @@ async def test_a_save_that_hangs_is_cut_and_the_others_of_its_round_are_saved(au
         began = trio.current_time()
         await manager.flush("b")
         assert trio.current_time() - began == pytest.approx(0.2)
-        assert failures == [("a", pytest.approx(began + 0.2))]
+        assert failures == {"a": pytest.approx(began + 0.2)}
         assert manager.statistics().pending_updates == 1
         assert_counters_add_up(manager)
 
@@ -187,7 +188,7 @@ async def test_hints_to_a_save_that_hangs_do_not_spin(autojump_clock: MockClock)
         await manager.flush("op")
         assert len((await stored(store)).stages) == 101
         counters = manager.statistics()
-        assert counters.hints_dropped > 9_000
+        assert counters.hints_dropped == 0, "repeated hints are one"
     assert_counters_add_up(manager)
 
 

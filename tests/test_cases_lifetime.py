@@ -18,17 +18,21 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 import trio
+from trio.testing import MockClock
 
-from timeline_trio import open_manager
-from timeline_trio.store import MemoryStore
+from timeline_trio import Config, DrainError, StoreUnavailable, open_manager
+from timeline_trio.store import NOTHING_KNOWN, MemoryStore
+from timeline_trio.testing import FaultyStore
 
-from .case_support import version
+from .case_support import Failures, WrappedStore, version
 from .support import assert_counters_add_up
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
-    from trio.testing import MockClock
+    from timeline_trio import Manager
+    from timeline_trio.model import Update
+    from timeline_trio.store import Answer, AnswerOrError, Known, Merged
 
 PROGRAM = Path(__file__).with_name("lifetime_program.py")
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
@@ -49,9 +53,12 @@ async def _be_interrupted() -> NoReturn:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("body", [_return, _raise, _be_interrupted, trio.sleep_forever])
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [(_return, None), (_raise, LookupError), (_be_interrupted, KeyboardInterrupt), (trio.sleep_forever, None)],
+)
 async def test_however_the_body_ends_what_is_pending_is_saved(
-    body: Callable[[], Awaitable[None]], autojump_clock: MockClock
+    body: Callable[[], Awaitable[None]], error: type[BaseException] | None, autojump_clock: MockClock
 ) -> None:
     # A17
     store = MemoryStore()
@@ -61,9 +68,9 @@ async def test_however_the_body_ends_what_is_pending_is_saved(
             async with open_manager(store) as manager:
                 manager.begin("op", "work")
                 await body()
-        except (LookupError, KeyboardInterrupt) as error:
-            left_by = type(error)
-    assert left_by is {_raise: LookupError, _be_interrupted: KeyboardInterrupt}.get(body)
+        except (LookupError, KeyboardInterrupt) as raised:
+            left_by = type(raised)
+    assert left_by is error
     assert trio.current_time() < 1.1
     assert await version(store) == 1
     assert_counters_add_up(manager)
@@ -73,7 +80,7 @@ def run_program(*arguments: object) -> tuple[list[dict[str, object]], str]:
     """
     Run the program to its end, and return what it said and what it complained of.
     """
-    command = [sys.executable, PROGRAM, *map(str, arguments)]
+    command = [sys.executable, str(PROGRAM), *map(str, arguments)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)  # noqa: S603 - ours
     return [json.loads(line) for line in ended.stdout.splitlines()], ended.stderr
 
@@ -115,7 +122,7 @@ def program(*arguments: object) -> Iterator[subprocess.Popen[str]]:
     """
     Start the program, and end it if it is left over.
     """
-    command = [sys.executable, PROGRAM, *map(str, arguments)]
+    command = [sys.executable, str(PROGRAM), *map(str, arguments)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # noqa: S603 - ours
     try:
         yield process
@@ -176,7 +183,7 @@ def test_a_second_interrupt_cuts_the_drain_and_the_loss_is_counted(tmp_path: Pat
     assert versions(path) == {}
 
 
-ANYIO_TEST = '''
+ANYIO_TEST = """
 import pytest
 from timeline_trio import open_manager
 from timeline_trio.store import MemoryStore
@@ -197,16 +204,131 @@ async def manager():
 @pytest.mark.anyio
 async def test_records(manager):
     manager.begin("op", "work")
-'''
+"""
 
 
 def test_a_manager_lives_in_a_fixture_of_the_anyio_plugin(tmp_path: Path) -> None:
     # B06
     path = tmp_path / "test_with_anyio.py"
     path.write_text(ANYIO_TEST)
-    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-W", "error", path]
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-W", "error", str(path)]
     ended = subprocess.run(  # noqa: S603 - our own program
         command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "saved in the teardown" in ended.stdout
+
+
+async def test_the_body_goes_on_after_a_shutdown(autojump_clock: MockClock) -> None:
+    store = MemoryStore()
+    async with open_manager(store) as manager:
+        manager.begin("op", "work")
+        await manager.shutdown(trio.current_time() + 5)
+        await trio.sleep(10)
+        assert (await manager.read("op", fresh=True)).collection.store_read
+    assert await version(store) == 1
+
+
+async def test_reads_succeed_at_any_moment_of_the_close(autojump_clock: MockClock) -> None:
+    for moment in range(60):
+        async with open_manager(MemoryStore()) as manager, trio.open_nursery() as nursery:
+            manager.begin("op", "work")
+            await manager.flush("op")
+            for _ in range(4):
+                nursery.start_soon(_read_for_a_while, manager)
+            for _ in range(moment % 9):
+                await trio.lowlevel.checkpoint()
+            nursery.start_soon(manager.shutdown, trio.current_time() + 5)
+
+
+async def _read_for_a_while(manager: Manager) -> None:
+    for _ in range(60):
+        snapshot = await manager.read("op", fresh=True)
+        assert len(snapshot.stages) == 1
+
+
+async def test_a_drain_tries_evicted_operations_as_often_as_any_other(autojump_clock: MockClock) -> None:
+    # A02
+    store = FaultyStore(MemoryStore())
+    store.outage = StoreUnavailable("", "down")
+    async with trio.open_nursery() as nursery:
+
+        async def heal() -> None:
+            await trio.sleep(0.5)
+            store.outage = None
+
+        async with open_manager(store) as manager:
+            manager.begin("op", "work")
+            manager.evict("op")
+            nursery.start_soon(heal)
+    assert await version(store) == 1
+    assert_counters_add_up(manager)
+
+
+async def test_what_a_drain_loses_of_evicted_operations_is_named(autojump_clock: MockClock) -> None:
+    # A02
+    store = FaultyStore(MemoryStore())
+    store.outage = StoreUnavailable("", "down")
+    async with open_manager(store, config=Config(on_error=Failures())) as manager:
+        manager.begin("op", "work")
+        manager.evict("op")
+        with pytest.raises(DrainError) as caught:
+            await manager.shutdown(trio.current_time() + 1)
+    assert caught.value.lost == {"op": 1}
+    assert manager.statistics().dropped_updates == 1
+    assert_counters_add_up(manager)
+
+
+class InterruptedWhile(WrappedStore):
+    """
+    Is interrupted once, in one of its calls.
+    """
+
+    def __init__(self, method: str) -> None:
+        super().__init__()
+        self._method = method
+
+    def _interrupt(self, method: str) -> None:
+        if method == self._method:
+            self._method = ""
+            signal.raise_signal(signal.SIGINT)
+
+    async def merge(self, opid: str, update: Update, known: Known | None = None) -> Merged:
+        self._interrupt("merge")
+        return await super().merge(opid, update, known)
+
+    async def read(self, opid: str, known: Known | None = None) -> Answer:
+        self._interrupt("read")
+        return await super().read(opid, known)
+
+    async def latest(
+        self, after: int, limit: int, known: Mapping[str, Known] = NOTHING_KNOWN
+    ) -> Sequence[AnswerOrError]:
+        self._interrupt("latest")
+        return await super().latest(after, limit, known)
+
+
+@pytest.mark.parametrize("method", ["merge", "latest", "read"])
+def test_an_interrupt_that_meets_the_background_goes_to_the_body(method: str) -> None:
+    # B13
+    store = InterruptedWhile(method)
+    cleaned_up = False
+
+    async def main() -> None:
+        nonlocal cleaned_up
+        config = Config(flush_interval=1 if method == "merge" else 10**6)
+        async with open_manager(store, config=config) as manager:
+            manager.begin("op", "work")
+            await trio.lowlevel.checkpoint()
+            try:
+                await manager.read("op")
+                await trio.sleep_forever()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await manager.flush("op")
+                cleaned_up = True
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main, clock=MockClock(autojump_threshold=0))
+    assert cleaned_up
+    assert trio.run(version, store) == 1

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
-from trio.testing import MockClock
 
 from timeline_trio import (
     Actor,
@@ -27,6 +27,11 @@ from timeline_trio.testing import ManualClock
 
 from .recording import NEW_YEAR, SECOND, Errors, completed, quiet
 from .support import assert_counters_add_up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trio.testing import MockClock
 
 
 class Step(StrEnum):
@@ -284,16 +289,17 @@ async def test_a_fact_that_is_too_large_is_refused_at_the_call(which: str, autoj
         handle = manager.begin("op", "copy", stage_id="s")
         manager.start("op", "job")
         before = await manager.read("op")
+        calls: dict[str, Callable[[], object]] = {
+            "begin": lambda: manager.begin("op", "n", attributes=large),
+            "set": lambda: handle.set_attributes(large),
+            "end": lambda: handle.end("e" * 2000),
+            "start": lambda: manager.start("op", "n", attributes=large),
+            "finish": lambda: manager.finish("op", "e" * 2000),
+            "record": lambda: manager.record("op", Stage.completed("n", 1, 2, id="x", attributes=large)),
+            "operation": lambda: manager.writer("op").set_attributes(large),
+        }
         with pytest.raises(InvalidValue, match="max_fact_bytes=2000") as caught:
-            {
-                "begin": lambda: manager.begin("op", "n", attributes=large),
-                "set": lambda: handle.set_attributes(large),
-                "end": lambda: handle.end("e" * 2000),
-                "start": lambda: manager.start("op", "n", attributes=large),
-                "finish": lambda: manager.finish("op", "e" * 2000),
-                "record": lambda: manager.record("op", Stage.completed("n", 1, 2, id="x", attributes=large)),
-                "operation": lambda: manager.writer("op").set_attributes(large),
-            }[which]()
+            calls[which]()
         assert caught.value.field == "fact"
         assert (await manager.read("op")).document == before.document
         handle.end()

@@ -5,11 +5,10 @@ Tests of stages and operations as blocks.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from timeline_trio import (
     Actor,
@@ -26,6 +25,11 @@ from timeline_trio.store import MemoryStore
 
 from .recording import Errors, quiet
 from .support import assert_counters_add_up
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trio.testing import MockClock
 
 
 @pytest.mark.parametrize(
@@ -129,7 +133,7 @@ async def test_the_current_stage_reaches_the_tasks_and_threads_of_a_block_and_no
                 nursery.start_soon(look, f"{name} task")
             seen[name] = stage
 
-    async def look(name: str) -> None:  # noqa: RUF029 - a task
+    async def look(name: str) -> None:
         seen[name] = current_stage()
 
     async with open_manager(config=quiet()) as manager:

@@ -4,8 +4,9 @@ Tests of an operation's start and finish, and of its attributes.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
-from trio.testing import MockClock
 
 from timeline_trio import Canceled, InvalidValue, Status, open_manager
 from timeline_trio.store import MemoryStore
@@ -13,6 +14,11 @@ from timeline_trio.testing import ManualClock
 
 from .recording import NEW_YEAR, SECOND, quiet, stored
 from .support import assert_counters_add_up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trio.testing import MockClock
 
 
 async def test_a_start_alone_leaves_the_result_unknown(autojump_clock: MockClock) -> None:
@@ -50,8 +56,9 @@ async def test_stages_may_come_before_between_and_after(autojump_clock: MockCloc
 
 @pytest.mark.parametrize("flushed", [True, False])
 async def test_repeats_that_say_nothing_new_keep_the_known_time(
+    *,
     flushed: bool,
-    autojump_clock: MockClock,  # noqa: FBT001
+    autojump_clock: MockClock,
 ) -> None:
     # parity 53, 59
     clock, store = ManualClock(), MemoryStore()
@@ -153,7 +160,7 @@ async def test_attributes_that_are_set_on_a_live_start_keep_the_stored_time(auto
 async def test_bad_boundaries_are_refused_by_name_and_leave_nothing(autojump_clock: MockClock) -> None:
     # parity 16, 65
     async with open_manager(config=quiet()) as manager:
-        for call, field in (
+        calls: tuple[tuple[Callable[[], None], str], ...] = (
             (lambda: manager.start("op", ""), "name"),
             (lambda: manager.start("op", 5), "name"),  # type: ignore[arg-type]
             (lambda: manager.start("op", "job", at=1.0), "at"),  # type: ignore[arg-type]
@@ -162,7 +169,8 @@ async def test_bad_boundaries_are_refused_by_name_and_leave_nothing(autojump_clo
             (lambda: manager.finish("op", "\ud800"), "error"),
             (lambda: manager.finish("op", at="now"), "at"),  # type: ignore[arg-type]
             (lambda: manager.finish(" "), "opid"),
-        ):
+        )
+        for call, field in calls:
             with pytest.raises(InvalidValue) as caught:
                 call()
             assert caught.value.field == field

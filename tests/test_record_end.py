@@ -4,9 +4,10 @@ Tests of ending stages, by handle and by name, and of recording finished interva
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 import trio
-from trio.testing import MockClock
 
 from timeline_trio import (
     Actor,
@@ -20,9 +21,9 @@ from timeline_trio import (
     NotFound,
     Stage,
     StageNotFound,
+    Status,
     StoreError,
     StoreUnavailable,
-    Status,
     open_manager,
 )
 from timeline_trio.store import MemoryStore
@@ -30,6 +31,9 @@ from timeline_trio.testing import FaultyStore, ManualClock
 
 from .recording import NEW_YEAR, SECOND, completed, quiet, stored
 from .support import assert_counters_add_up
+
+if TYPE_CHECKING:
+    from trio.testing import MockClock
 
 
 async def test_the_first_accepted_end_wins(autojump_clock: MockClock) -> None:
@@ -48,7 +52,7 @@ async def test_a_rejected_end_can_be_tried_again_with_new_arguments(autojump_clo
         handle = manager.begin("op", "copy")
         for bad in ({"code": 5}, {"ended_at": "now"}, {"attributes": {"a": object()}}, {"error": 5}):
             with pytest.raises(InvalidValue):
-                handle.end(**bad)  # type: ignore[arg-type]
+                handle.end(**bad)
         (stage,) = (await manager.read("op")).stages
         assert stage.status is Status.RUNNING
         handle.end("really")
@@ -257,7 +261,7 @@ async def test_by_name_bad_arguments_are_refused_by_name(autojump_clock: MockClo
             ({"attributes": {"a": b""}}, "attributes['a']"),
         ):
             with pytest.raises(InvalidValue) as caught:
-                await manager.end(**({"opid": "op", "name": "copy"} | arguments))  # type: ignore[arg-type]
+                await manager.end(**({"opid": "op", "name": "copy"} | arguments))
             assert caught.value.field == field
         assert handle.phase.value == "running"
     with pytest.raises(ManagerClosed):

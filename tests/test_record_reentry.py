@@ -12,14 +12,13 @@ import subprocess
 import sys
 import textwrap
 import threading
-from types import FrameType
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from trio.testing import MockClock
 
-from timeline_trio import BufferFull, Manager, Status, open_manager
+from timeline_trio import BufferFull, Manager, StageHandle, Status, open_manager
 from timeline_trio.store import MemoryStore
 
 from .recording import Errors, completed, eventually, interrupting, quiet, stored
@@ -27,6 +26,9 @@ from .support import assert_counters_add_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
+
+    from trio.testing import MockClock
 
 THREADS = 8
 STAGES = 150
@@ -123,7 +125,7 @@ async def test_ends_in_many_threads_keep_one_result_whole() -> None:
 
 async def test_a_thread_wakes_a_watcher_and_the_saver(autojump_clock: MockClock) -> None:
     store = MemoryStore()
-    async with open_manager(store, config=quiet(max_pending_updates=4)) as manager:
+    async with open_manager(store, config=quiet(max_pending_updates=4)) as manager:  # noqa: SIM117 - the inner one must end first
         async with manager.watch("op") as snapshots:
             await trio.to_thread.run_sync(lambda: manager.begin("op", "copy").end())
             assert (await anext(snapshots)).stages[0].status is Status.SUCCEEDED
@@ -220,9 +222,11 @@ async def test_what_a_put_off_recording_would_have_raised_is_reported(autojump_c
         async with open_manager(config=quiet(on_error=errors, max_pending_updates=1)) as manager:
             manager.begin("full", "first")
             raised: list[Exception] = []
-            handles = []
+            handles: list[StageHandle] = []
 
-            def record(manager: Manager = manager, raised: list[Exception] = raised, handles: list = handles) -> None:  # type: ignore[type-arg]
+            def record(
+                manager: Manager = manager, raised: list[Exception] = raised, handles: list[StageHandle] = handles
+            ) -> None:
                 try:
                     handle = manager.begin("full", "second")
                     handle.end()
@@ -475,3 +479,55 @@ def test_a_forked_child_that_ends_does_not_speak_of_its_parents_facts() -> None:
     assert first == "parent"
     assert len(rest) == 1
     assert "1 updates were recorded and never flushed" in rest[0]
+
+
+async def test_a_torn_recording_is_saved_and_flushed_though_nobody_reads_it(autojump_clock: MockClock) -> None:
+    class Stop(BaseException):
+        pass
+
+    def stop() -> None:
+        raise Stop
+
+    for place in range(1000):
+        store = MemoryStore()
+        async with open_manager(store, config=quiet()) as manager:
+            manager.start("op", "job")
+            interrupted = False
+            try:
+                with interrupting(place, stop) as met:
+                    manager.begin("new", "copy", stage_id="s")
+            except Stop:
+                interrupted = True
+            accepted = manager.statistics().accepted_updates
+            await manager.flush_all()
+            assert manager.statistics().pending_updates == 0
+            manager.begin("new", "more")
+            await manager.flush("new")
+        kept = (await stored(store, "new")).stages
+        assert len(kept) == (2 if ("s", "") in kept else 1)
+        assert interrupted or ("s", "") in kept
+        assert accepted in {1, 2}
+        if not met:
+            return
+    raise AssertionError("endless")
+
+
+async def test_a_put_off_interval_that_is_refused_is_reported(autojump_clock: MockClock) -> None:
+    reported = 0
+    for place in range(1000):
+        errors = Errors()
+        async with open_manager(config=quiet(on_error=errors, max_pending_updates=1)) as manager:
+            manager.begin("full", "first")
+
+            def record(manager: Manager = manager) -> None:
+                with suppress(BufferFull):
+                    manager.record("full", completed())
+
+            with interrupting(place, record) as met:
+                manager.begin("op", "outer")
+            if not met:
+                assert reported > 0
+                return
+            reported += len(errors.told)
+            assert manager.statistics().refused_updates == 1
+    raise AssertionError("endless")

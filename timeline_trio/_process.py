@@ -11,7 +11,7 @@ from ._errors import WrongProcess
 
 
 @final
-class _Forks:
+class Forks:
     """
     Counts the forks between this process and the first one: a fact of the process, so the one module-level state.
     """
@@ -24,7 +24,7 @@ class _Forks:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_Forks.note)
+    os.register_at_fork(after_in_child=Forks.note)
 
 
 @final
@@ -36,7 +36,7 @@ class ProcessGuard:
     __slots__ = ("_count",)
 
     def __init__(self) -> None:
-        self._count = _Forks.count
+        self._count = Forks.count
 
     def check(self) -> None:
         """
@@ -45,5 +45,5 @@ class ProcessGuard:
         Raises:
             WrongProcess: this is a child of the process that the guard was made in.
         """
-        if self._count != _Forks.count:
+        if self._count != Forks.count:
             raise WrongProcess

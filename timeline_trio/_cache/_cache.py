@@ -8,6 +8,7 @@ that commits a fact comes before everything that is derived from it, which is th
 from __future__ import annotations
 
 import time
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Literal, final
 
@@ -15,6 +16,7 @@ from trio.lowlevel import enable_ki_protection
 
 from .._errors import BufferFull, CorruptEntry, ManagerClosed
 from .._model._values import Stage, Start
+from .._process import Forks
 from .._store._contract import MergeRequest
 from ._counters import Counters
 from ._entry import START, Batch, Entry, Slot, make_batch
@@ -56,6 +58,7 @@ class Cache(EntryTable):
         self._max_pending_timelines = max_pending_timelines
         self._max_pending_updates = max_pending_updates
         self._half_of_updates = (max_pending_updates + 1) // 2
+        self._born = Forks.count
         self.counters: Counters = Counters()
         self._tick = 0
         self._sequence = 0
@@ -72,7 +75,8 @@ class Cache(EntryTable):
             ManagerClosed: the cache is closed.
             WrongProcess: this is a forked child.
         """
-        self._guard.check()
+        if Forks.count != self._born:
+            self._guard.check()
         try:
             with self._lock:
                 if self._busy:
@@ -80,10 +84,12 @@ class Cache(EntryTable):
                     return
                 self._busy = True
                 try:
-                    entry = self._enter(opid)
-                    self._take(entry, slot, fact, fits=False)
+                    entry = self._take(opid, slot, fact, fits=False)
                     if live is not None:
-                        entry.add_live(live)
+                        if live.key in entry.live or entry.names is not None:
+                            entry.add_live(live)
+                        else:
+                            entry.live[live.key] = live
                     elif entry.live and isinstance(slot, tuple) and (older := entry.live.get(slot)) is not None:
                         entry.forget_live(older, ENDED)
                 finally:
@@ -91,59 +97,98 @@ class Cache(EntryTable):
         finally:
             if (self._hints or self._put_off) and not self._busy:
                 self._follow_up()
-        for watcher in entry.watchers:
-            watcher()
+        if entry.watchers:
+            for watcher in entry.watchers:
+                watcher()
 
     @enable_ki_protection
-    def replace(
-        self, opid: str, expected: Stage | Start, fact: Stage | Start, live: LiveStage | None, again: Callable[[], object]
-    ) -> bool:
+    def advance(self, live: LiveStage, expected: Stage, stage: Stage) -> bool | None:
         """
-        Take in the next state of a stage or start, if it was made from the present one: False if that has changed.
+        Take in the next state of a stage that was begun here, if it was made from the present one.
 
-        The end of a stage that was begun here always fits: an outage must not leave finished work shown as running.
+        Its end always fits: an outage must not leave finished work shown as running.
 
         Args:
-            opid: the operation.
-            expected: the state that `fact` was made from.
-            fact: the next state.
-            live: the stage as it was begun here, if it was.
-            again: repeats the whole call, if this one must be put off.
+            live: the stage as it was begun here.
+            expected: the state that `stage` was made from.
+            stage: the next state.
+
+        Returns:
+            False if the present state is another one by now; None if this thread is in the middle of a recording, so
+            that the whole call is to be given to `put_off`.
 
         Raises:
             BufferFull: a bound is reached.
             ManagerClosed: the cache is closed.
             WrongProcess: this is a forked child.
         """
-        self._guard.check()
+        if Forks.count != self._born:
+            self._guard.check()
         try:
             with self._lock:
                 if self._busy:
-                    self._put_off.append((opid, again))
-                    return True
+                    return None
                 self._busy = True
                 try:
-                    entry = self._enter(opid)
-                    if isinstance(fact, Stage):
-                        key = fact.key if live is None else live.key
-                        if _stage_now(entry, key, live) is not expected:
-                            return False
-                        self._take(entry, key, fact, fits=live is not None and fact.finished_at is not None)
-                        live = live or entry.live.get(key)
-                        if live is not None:
-                            _advance(entry, live, fact, same=live.begun is expected)
-                    else:
-                        if entry.start is not expected:
-                            return False
-                        self._take(entry, START, fact, fits=False)
+                    opid, key = live.opid, live.key
+                    entry = self._entries.get(opid)
+                    known = entry.stages.get(key) if entry is not None and live.phase is RUNNING else None
+                    if known is not expected and self._stage_now(opid, key, live) is not expected:
+                        return False
+                    ended = stage.finished_at is not None
+                    entry = self._take(opid, key, stage, fits=ended)
+                    if live.begun is not expected:
+                        _adopt(entry, live, stage)
+                    live.begun = stage
+                    if ended:
+                        entry.forget_live(live, ENDED)
+                    elif key not in entry.live:
+                        entry.add_live(live)
                 finally:
                     self._busy = False
         finally:
             if (self._hints or self._put_off) and not self._busy:
                 self._follow_up()
+        if entry.watchers:
+            for watcher in entry.watchers:
+                watcher()
+        return True
+
+    @enable_ki_protection
+    def replace_stage(self, opid: str, expected: Stage, stage: Stage) -> bool | None:
+        """
+        Do as `advance` does for a stage that was begun elsewhere.
+        """
+        live = self._live(opid, stage.key)
+        if live is not None:
+            return self.advance(live, expected, stage)
+        return self._replace(opid, stage.key, stage, lambda: self._stage_now(opid, stage.key, None) is expected)
+
+    @enable_ki_protection
+    def replace_start(self, opid: str, expected: Start, start: Start) -> bool | None:
+        """
+        Do as `advance` does for the start of an operation.
+        """
+        return self._replace(
+            opid, START, start, lambda: (entry := self.peek(opid)) is not None and entry.start is expected
+        )
+
+    def _replace(self, opid: str, slot: Slot, fact: Fact, is_expected: Callable[[], bool]) -> bool | None:
+        self._guard.check()
+        with self._lock:
+            if self._busy:
+                return None
+        with self._changing():
+            if not is_expected():
+                return False
+            entry = self._take(opid, slot, fact, fits=False)
         for watcher in entry.watchers:
             watcher()
         return True
+
+    def _live(self, opid: str, key: StageKey) -> LiveStage | None:
+        entry = self.peek(opid)
+        return entry.live.get(key) if entry else None
 
     @enable_ki_protection
     def current(self, live: LiveStage) -> Stage | None:
@@ -152,10 +197,19 @@ class Cache(EntryTable):
 
         It needs no lock: `replace` looks again, with the lock held, and refuses what was made from another state.
         """
-        entry = self._entries.get(live.opid) or self._leaving.get(live.opid)
-        if entry is not None:
-            return _stage_now(entry, live.key, live)
-        return live.begun if live.phase is RUNNING else None
+        return self._stage_now(live.opid, live.key, live)
+
+    def _stage_now(self, opid: str, key: StageKey, live: LiveStage | None) -> Stage | None:
+        if live is not None and live.phase is not RUNNING:
+            return None
+        entry = self._entries.get(opid) or self._leaving.get(opid)
+        return (entry.stages.get(key) if entry else None) or (live.begun if live else None)
+
+    def put_off(self, opid: str, call: Callable[[], object]) -> None:
+        """
+        Have a call made once the recording that this thread is in the middle of is through.
+        """
+        self._put_off.append((opid, call))
 
     def _accept_late(self, opid: str, slot: Slot, fact: Fact, live: LiveStage | None) -> None:
         try:
@@ -165,49 +219,82 @@ class Cache(EntryTable):
                 live.phase = Phase.REFUSED
             raise
 
+    def _take(self, opid: str, slot: Slot, fact: Fact, *, fits: bool) -> Entry:
+        """
+        Commit a fact, and return its entry, promoted. A new entry is not kept before it holds a fact.
+        """
+        entry = self._entries.get(opid)
+        if entry is None or self._closed:
+            entry = self._enter(opid)
+        else:
+            self._entries.move_to_end(opid)
+        pending, counters = entry.pending, self.counters
+        is_new = slot not in pending
+        if is_new and len(pending) >= entry.unchecked:
+            self._admit(entry, fits=fits)
+        try:
+            pending[slot] = fact
+            counters.accepted += 1
+            if not is_new:
+                counters.superseded += 1
+            # What `show` does for any fact, without the call; the slot of a stage is its key, as the type cannot say.
+            if type(fact) is Stage:
+                entry.stages[slot] = fact  # type: ignore[index] # pyright: ignore[reportArgumentType]
+                if fact.finished_at is None:
+                    entry.running.add(slot)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+                else:
+                    entry.running.discard(slot)
+            else:
+                entry.show(slot, fact)
+        except BaseException:
+            entry.torn = True  # the fact is committed; the view is made anew from it
+            raise
+        return entry
+
     def _enter(self, opid: str) -> Entry:
-        """
-        Return the operation's entry, promoted; a new one is not kept before it holds a fact.
-        """
         if self._closed:
             self.counters.refused += 1
             raise ManagerClosed
-        entry = self._entries.get(opid)
-        if entry is not None:
-            self._entries.move_to_end(opid)
-            return entry
         return self._take_back(opid) or self._new_entry(opid)
 
-    def _take(self, entry: Entry, slot: Slot, fact: Fact, *, fits: bool) -> None:
-        counters, pending = self.counters, entry.pending
-        is_new = slot not in pending
-        # An entry with pending facts is dirty already, so that nearly always it is enough to count these.
-        if is_new and not fits and (not pending or entry.in_flight or len(pending) >= self._max_pending_updates):
-            self._check_bounds(entry)
-        # By what comes before the committing write the fact will be found; what comes after is made anew from it.
-        if not pending and entry.opid not in self._dirty:
+    def _admit(self, entry: Entry, *, fits: bool) -> None:
+        """
+        Make room for one more pending fact, or refuse it; and find out how many more need no such look.
+
+        An entry is found by its facts before it holds one, so that an interrupted recording hides nothing.
+
+        Raises:
+            BufferFull: a bound is reached, and the fact does not fit all the same.
+        """
+        opid, unsaved = entry.opid, entry.unsaved
+        if not fits:
+            self._check_bounds(opid, unsaved)
+        if opid not in self._dirty:
             self._keep(entry)
-            self._dirty[entry.opid] = entry
+            self._dirty[opid] = entry
             entry.dirty_since = time.monotonic()
             if len(self._dirty) == (self._max_pending_timelines + 1) // 2:
-                self._hints.append(entry.opid)
-        entry.torn = True
-        pending[slot] = fact
-        counters.accepted += 1
-        if not is_new:
-            counters.superseded += 1
-        elif len(pending) == self._half_of_updates:
-            self._hints.append(entry.opid)
-        entry.show(slot, fact)
-        entry.torn = False
+                self._hints.append(opid)
+        count, half = len(entry.pending), self._half_of_updates
+        if count + 1 == half:
+            self._hints.append(opid)
+        limit = self._max_pending_updates - (unsaved - count)
+        entry.unchecked = min(half - 1, limit) if count < half - 1 else limit
 
-    def _check_bounds(self, entry: Entry) -> None:
-        if entry.unsaved >= self._max_pending_updates:
+    def _check_bounds(self, opid: str, unsaved: int) -> None:
+        if unsaved >= self._max_pending_updates:
             self.counters.refused += 1
-            raise BufferFull(entry.opid, "max_pending_updates", self._max_pending_updates)
-        if entry.opid not in self._dirty and len(self._dirty) >= self._max_pending_timelines:
+            raise BufferFull(opid, "max_pending_updates", self._max_pending_updates)
+        if opid not in self._dirty and len(self._dirty) >= self._max_pending_timelines:
             self.counters.refused += 1
-            raise BufferFull(entry.opid, "max_pending_timelines", self._max_pending_timelines)
+            raise BufferFull(opid, "max_pending_timelines", self._max_pending_timelines)
+
+    def totals(self) -> tuple[Counters, tuple[int, int, int]]:
+        """
+        Return the counters and the sizes of one and the same moment.
+        """
+        with self._lock:
+            return copy(self.counters), self.sizes
 
     def next_tick(self) -> int:
         """
@@ -299,7 +386,7 @@ class Cache(EntryTable):
                 return None
             if not entry.in_flight:
                 entry.batches += 1
-                facts, entry.pending = entry.pending, {}
+                facts, entry.pending, entry.unchecked = entry.pending, {}, 0
                 entry.in_flight.append(self._batch(entry.batches, facts))
             batch = entry.in_flight[0]
             return entry, batch, MergeRequest(opid, batch.update, entry.base)
@@ -396,24 +483,16 @@ class Cache(EntryTable):
             lost: dict[str, int] = {}
             for opid, entry in list(self._dirty.items()):
                 slots = [slot for batch in entry.in_flight for slot in batch.facts] + list(entry.pending)
-                entry.in_flight, entry.pending = [], {}
+                entry.in_flight, entry.pending, entry.unchecked = [], {}, 0
                 lost[opid] = self._lose(entry, slots)
             return lost
 
 
-def _advance(entry: Entry, live: LiveStage, stage: Stage, *, same: bool) -> None:
+def _adopt(entry: Entry, live: LiveStage, stage: Stage) -> None:
+    """
+    Have a live record go on with a stage that others changed.
+    """
     begun = live.begun
-    if not same and begun and (begun.started_at != stage.started_at or begun.name != stage.name):
+    if begun and (begun.started_at != stage.started_at or begun.name != stage.name):
         # Another process began the key anew: our clock and our index say nothing of that stage.
         live.began_ns = entry.names = None
-    live.begun = stage
-    if stage.finished_at is not None:
-        entry.forget_live(live, ENDED)
-    elif live.key not in entry.live:
-        entry.add_live(live)
-
-
-def _stage_now(entry: Entry, key: StageKey, live: LiveStage | None) -> Stage | None:
-    if live is not None and live.phase is not RUNNING:
-        return None
-    return entry.stages.get(key) or (live.begun if live else None)

@@ -88,6 +88,7 @@ class Entry:
         "stages",
         "start",
         "torn",
+        "unchecked",
         "watchers",
     )
 
@@ -111,6 +112,7 @@ class Entry:
         self.live: dict[StageKey, LiveStage] = {}
         self.names: dict[tuple[str, str], set[StageKey]] | None = None  # index over `live`, once asked for
         self.torn: bool = False  # a recording was interrupted between its committing write and the view
+        self.unchecked: int = 0  # as long as there are fewer facts pending, one more needs no look at the bounds
         self.leaving: bool = False
         self.pins: int = 0
         self.dirty_since: float = 0.0
@@ -289,10 +291,11 @@ class Entry:
                 self.asked = True
                 if self._move_base(Known(revision, document), began, tick):
                     return False
-                if self.base is not None and self.base.revision.incarnation == revision.incarnation:
-                    # A load was faster and holds these facts, or what others made of them since.
-                    self.rebuild()
-                    return False
+            base = self.base.revision if self.base else None
+            if base is not None and base.incarnation == revision.incarnation and not base.is_older_than(revision):
+                # A load was faster and holds these facts, or what others made of them since.
+                self.rebuild()
+                return False
         for slot, fact in batch.facts.items():
             self.saved[slot] = (revision, fact)
         return revision is not None

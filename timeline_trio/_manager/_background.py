@@ -4,7 +4,6 @@ Everything behind a manager: the cache, and the tasks that exchange it with the 
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from contextlib import suppress
 from random import Random
@@ -16,6 +15,7 @@ from trio.lowlevel import enable_ki_protection
 from .._cache._cache import Cache
 from .._errors import DrainError
 from .._record._recorder import make_id_source
+from .._store._contract import Found
 from ._health import Health
 from ._loader import Loader
 from ._reader import Fetch, Reader
@@ -44,13 +44,13 @@ class Background:
         watched: how many watch each operation.
         ended: set once the tasks have ended; nothing is pending then.
         lost: how many updates of each operation were not saved by then.
+        told: whether a caller of `shutdown` is told of these losses.
         crash: the bug that ended the tasks before their time.
     """
 
     def __init__(self, store: Store, config: Config) -> None:
         random = Random()  # noqa: S311 - spreads periods, hides nothing
         self._token = trio.lowlevel.current_trio_token()
-        self._thread = threading.get_ident()
         self.reporter: Reporter = Reporter(config.on_error)
         self.health: Health = Health(config.clock)
         self.cache: Cache = Cache(
@@ -82,9 +82,11 @@ class Background:
             offer_load=self.loader.offer,
             random=random,
         )
+        self._started = trio.Event()
         self._nursery: trio.Nursery | None = None
         self.ended: trio.Event = trio.Event()
         self.lost: dict[str, int] = {}
+        self.told: bool = False
         self.crash: BaseException | None = None
 
     @enable_ki_protection
@@ -95,18 +97,22 @@ class Background:
         It is shielded, since it must outlive the body that uses it: a flush in the body's `finally` must work while
         everything around is cancelled. It is bounded all the same, by the body and then by the drain's deadline.
         """
-        with trio.CancelScope(shield=True) as scope:  # noqa: ASYNC912 - as above
-            try:
+        try:
+            with trio.CancelScope(shield=True) as scope:  # noqa: ASYNC912 - as above
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
+                    self._started.set()
                     nursery.start_soon(self.loader.run)
-                    await self.saver.run()
+                    try:
+                        await self.saver.run()
+                    finally:
+                        self._nursery = None  # it takes no more reads; who asks now asks the Store directly
                     scope.cancel()
-            except BaseExceptionGroup as group:
-                self.crash = without_cancelled(cast("BaseExceptionGroup[BaseException]", group))
-                crashed()
-            finally:
-                self._end()
+        except BaseExceptionGroup as group:  # outside of the scope, which has taken the loader's Cancelled
+            self.crash = without_cancelled(group)
+            crashed()
+        finally:
+            self._end()
 
     def _end(self) -> None:
         self.cache.close()
@@ -138,17 +144,14 @@ class Background:
         """
         Tell `on_error` what was lost, where there is no caller to raise it to.
         """
-        if self.lost:
+        if self.lost and not self.told:
             self.reporter.report("", DrainError(self.lost))
 
     @enable_ki_protection
     def hint_save(self, opid: str) -> None:
         """
-        Have an operation saved soon. From any thread.
+        Have an operation saved soon. From any thread, and from signal handlers, half-way through a channel's work.
         """
-        if threading.get_ident() == self._thread:
-            self.saver.hint(opid)
-            return
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(self.saver.hint, opid, idempotent=True)
 
@@ -156,13 +159,17 @@ class Background:
         """
         Ask the Store for one operation, together with others who do, and return how that failed.
         """
-        if self._nursery is None or self.ended.is_set():
+        await self._started.wait()
+        if self._nursery is None:
             fetch = Fetch()
             await self._reader.ask(opid, fetch)
         else:
             fetch = self._reader.join(opid, self._nursery, fresh=fresh)
             await fetch.done.wait()
-        entry = self.cache.peek(opid)
+        entry, known = self.cache.peek(opid), fetch.entry.base if fetch.entry else None
+        if known is not None and (entry is None or entry.base is None):  # evicted before this task went on
+            answer = Found(opid=opid, revision=known.revision, document=known.document)
+            self.cache.learn(answer, self.cache.next_tick(), "make")
         if entry is not None and fetch.error is not None:
             entry.missed_at = trio.current_time()
         return fetch.error

@@ -98,6 +98,7 @@ class Troubles:
         self._interval = interval
         self._random = random
         self._backoffs: dict[str, Backoff] = {}
+        self._alone: set[str] = set()
 
     def __contains__(self, opid: object) -> bool:
         """
@@ -120,13 +121,21 @@ class Troubles:
         End the operation's streak.
         """
         self._backoffs.pop(opid, None)
+        self._alone.discard(opid)
 
     def release(self) -> None:
         """
-        Let every operation be tried again at once, without ending its streak.
+        Let every operation be tried again at once, without ending its streak. The outage of the Store is over.
         """
+        self._alone.update(self._backoffs)
         for backoff in self._backoffs.values():
             backoff.until = float("-inf")
+
+    def is_alone(self, opid: str) -> bool:
+        """
+        Whether the operation's streak has outlasted an outage, so that its failures say nothing of the Store.
+        """
+        return opid in self._alone
 
     def ready_at(self, opid: str) -> float:
         """

@@ -75,7 +75,7 @@ async def _drain(background: Background, seconds: float, *, interrupted: bool) -
     Drain, and return the Ctrl-C that came meanwhile. The first one only counts, the second cuts.
     """
     interrupt: KeyboardInterrupt | None = None
-    began = background.begin_drain(trio.current_time() + seconds)
+    background.begin_drain(trio.current_time() + seconds)
     # Shielded, so that what was recorded before a cancellation is saved; bounded by the drain's own deadline.
     with trio.CancelScope(shield=True):  # noqa: ASYNC912 - nothing is waited for if all has ended
         while not background.ended.is_set():
@@ -85,8 +85,7 @@ async def _drain(background: Background, seconds: float, *, interrupted: bool) -
                 if interrupted:
                     background.cut_drain()
                 interrupted, interrupt = True, error
-    if began:
-        background.report_losses()
+    background.report_losses()
     return interrupt  # noqa: ASYNC910 - as above
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 import trio
+from trio.lowlevel import enable_ki_protection
 
 from .._errors import StoreUnavailable
 from .._store._contract import Unreadable
@@ -88,6 +89,7 @@ class Loader:
         except trio.BrokenResourceError:  # the task has ended
             pass
 
+    @enable_ki_protection
     async def run(self) -> None:
         """
         Load until cancelled.

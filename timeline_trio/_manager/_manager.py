@@ -445,8 +445,8 @@ class Manager:
         """
         Return counters and health. From any thread.
         """
-        counters, health = self._cache.counters, self._background.health
-        cached, pending_timelines, pending_updates = self._cache.sizes
+        health = self._background.health
+        counters, (cached, pending_timelines, pending_updates) = self._cache.totals()
         return Statistics(
             accepted_updates=counters.accepted,
             saved_updates=counters.saved,
@@ -483,7 +483,12 @@ class Manager:
             await trio.lowlevel.checkpoint()
             return
         background.begin_drain(deadline)
-        await background.ended.wait()
+        background.told = True
+        try:
+            await background.ended.wait()
+        except trio.Cancelled:
+            background.told = False
+            raise
         if background.lost:
             raise DrainError(background.lost)
 

@@ -263,9 +263,10 @@ class Saver:
             done = {item[0].opid for item in together if not item[0].in_flight}
             frozen = [item for opid in opids if opid not in done and (item := self._cache.freeze(opid))]
         draining, timeouts = self._draining, 0
-        for item in frozen:
-            # A drain that begins during a round takes the rest of it over.
+        for place, item in enumerate(frozen):
+            # The rest waits for the next round; a drain that begins during a round takes it over.
             if timeouts == _TIMEOUTS_IN_A_ROW or self._draining is not draining:
+                self._hinted |= {entry.opid: None for entry, _, _ in frozen[place:]}
                 break
             timeouts = timeouts + 1 if await self._save_alone(item, tally) else 0
         self._judge(tally)
@@ -346,7 +347,8 @@ class Saver:
         (tally.unavailable if isinstance(error, StoreUnavailable) else tally.failed).append(entry.opid)
         self._health.failed()
         first = self._troubles.failed(entry.opid, trio.current_time())
-        lost = self._cache.failed(entry)
+        # A drain has its own end: until then an evicted operation is tried as often as any other.
+        lost = 0 if self._draining else self._cache.failed(entry)
         if lost:
             self._troubles.succeeded(entry.opid)
         if first or lost:
@@ -365,7 +367,7 @@ class Saver:
             if self._outage.succeeded():
                 self._troubles.release()
                 self._period.due_at = trio.current_time()
-        elif tally.unavailable:
+        elif not all(self._troubles.is_alone(opid) for opid in tally.unavailable):
             self._outage.failed(trio.current_time())
 
 

@@ -1,10 +1,9 @@
 """
-Wakes a Trio task from any thread.
+Wakes a Trio task from any thread, and from signal handlers and destructors on its own.
 """
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
 from typing import final
 
@@ -19,18 +18,15 @@ class Signal:
 
     def __init__(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
-        self._thread = threading.get_ident()
         self._event = trio.Event()
 
     def notify(self) -> None:
         """
         Wake the waiting task, or let its next wait return at once.
         """
-        if threading.get_ident() == self._thread:
-            self._event.set()
-        else:
-            with suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(self._set, idempotent=True)
+        # Never at once: this may be a signal handler, half-way through the event's own wait.
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._set, idempotent=True)
 
     def _set(self) -> None:
         # Looks the event up only now: the one of the time of `notify` may have been waited for already.

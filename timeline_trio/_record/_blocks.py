@@ -93,7 +93,7 @@ class StageBlock:
         del kind, traceback
         assert self._handle is not None
         assert self._token is not None
-        try:  # noqa: SIM105 - `suppress` costs a tenth of the whole block
+        try:  # noqa: SIM105 - entering `suppress` costs a microsecond, about a twentieth of a block
             _current.reset(self._token)
         except ValueError:  # left in another context than it was entered in, as generators may be
             pass

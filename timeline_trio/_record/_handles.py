@@ -38,14 +38,22 @@ class StageRecorder(Protocol):
         """
         ...
 
-    def change(
+    def set_attributes(self, handle: StageHandle, attributes: Mapping[str, object]) -> None:
+        """
+        Lay attributes over those of a live stage.
+        """
+        ...
+
+    def end(
         self,
         handle: StageHandle,
+        error: BaseException | str | None,
+        code: str,
+        ended_at: int | datetime | None,
         attributes: Mapping[str, object] | None,
-        end: tuple[BaseException | str | None, str, int | datetime | None] | None,
     ) -> None:
         """
-        Set attributes of a live stage, and end it with `end` = (error, code, ended_at).
+        End a live stage.
         """
         ...
 
@@ -118,7 +126,7 @@ class StageHandle(LiveStage, eq=False, weakref=True):
             ManagerClosed: the manager is closed.
         """
         if self.phase is RUNNING:
-            self._recorder.change(self, attributes, None)
+            self._recorder.set_attributes(self, attributes)
 
     def end(
         self,
@@ -142,7 +150,7 @@ class StageHandle(LiveStage, eq=False, weakref=True):
             ManagerClosed: the manager is closed.
         """
         if self.phase is RUNNING:
-            self._recorder.change(self, attributes, (error, code, ended_at))
+            self._recorder.end(self, error, code, ended_at, attributes)
 
     def child(
         self,

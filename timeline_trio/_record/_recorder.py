@@ -25,7 +25,7 @@ from .._model._json import encode_attributes, merge_objects
 from .._model._text import check_text
 from .._model._time import to_ns
 from .._model._validation import check_completed, check_stage_id
-from .._model._values import NO_ACTOR, Actor, Finish, Stage, StageRef, Start, check_actor
+from .._model._values import Actor, Finish, Stage, StageRef, Start, Status, check_actor
 from ._handles import StageHandle
 from ._outcome import outcome_of
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from .._cache._cache import Cache
-    from .._model._values import Status
 
     Time = int | datetime
     Parent = str | StageRef | StageHandle | None
@@ -42,6 +41,8 @@ if TYPE_CHECKING:
     Attributes = Mapping[str, object] | None
     Redact = Callable[[str, object], object]
 
+replace: Final = msgspec.structs.replace
+_SUCCEEDED: Final = Status.SUCCEEDED
 _ESCAPED_LENGTH: Final = 6  # the most bytes that JSON makes of one character
 _FIXED_LENGTH: Final = 512  # the most bytes of a fact's member names, times and numbers
 
@@ -91,7 +92,6 @@ class Recorder:
         report: Callable[[str, Exception], None],
     ) -> None:
         self.cache = cache
-        self.actor = actor
         self.clock = clock
         self.new_id: Callable[[], str] = new_id or make_id_source()
         self._makes_ids = new_id is None
@@ -99,6 +99,7 @@ class Recorder:
         self._max_fact_bytes = max_fact_bytes
         self._max_characters = (max_fact_bytes - _FIXED_LENGTH) // _ESCAPED_LENGTH  # what is surely no more than that
         self._redact = redact
+        self._act_as(actor)
 
     def acting_as(self, actor: Actor) -> Recorder:
         """
@@ -106,8 +107,14 @@ class Recorder:
         """
         check_actor(actor)
         other = copy(self)
-        other.actor = actor
+        other._act_as(actor)  # noqa: SLF001 - a copy of this very object
         return other
+
+    def _act_as(self, actor: Actor) -> None:
+        self.actor: Actor = actor
+        self._actor_key = actor.key
+        # As long as name, id and attributes have no more characters, a stage of this actor is surely not too large.
+        self._small = self._max_characters - len(actor.id) - len(actor.name)
 
     @enable_ki_protection
     def begin(
@@ -124,32 +131,39 @@ class Recorder:
         """
         Begin a stage.
         """
-        check_text(name, "name")
-        if not name:
-            raise InvalidStage("name", "expected at least one character")
-        made_here = stage_id is None and self._makes_ids  # then it is as it must be, and nobody else's
-        if stage_id is None:
-            stage_id = self.new_id()
-        if not made_here:
-            check_text(stage_id, "stage_id")
+        if type(name) is not str or not name or not name.isascii():  # which is all that is wrong with most names
+            _check_name(name)
         parent_id = "" if parent is None else parent_id_of(parent, opid)
-        if not made_here:
+        if stage_id is None and self._makes_ids:  # such an id is as it must be, and nobody else's
+            stage_id = self.new_id()
+        else:
+            stage_id = self.new_id() if stage_id is None else stage_id
+            check_text(stage_id, "stage_id")
             check_stage_id(stage_id, parent_id, opid)
         if actor is None:
-            actor = self.actor
-        elif actor is not NO_ACTOR:
+            actor, actor_key = self.actor, self._actor_key
+        else:
             check_actor(actor)
+            actor_key = actor.key
+        if started_at is None:
+            at, began_ns = self.clock(), time.monotonic_ns()
+        else:
+            at, began_ns = to_ns(started_at, "started_at"), None
+        if not attributes:
+            encoded = ""
+        else:
+            encoded = encode_attributes(attributes) if self._redact is None else self.encode(attributes)
         stage = Stage(
             id=stage_id,
             name=name,
-            started_at=self.clock() if started_at is None else to_ns(started_at, "started_at"),
+            started_at=at,
             parent_id=parent_id,
             actor=actor,
-            attributes_json=self.encode(attributes) if attributes else "",
+            attributes_json=encoded,
         )
-        self.check_size(stage)
-        key = (stage_id, actor.key if actor is not NO_ACTOR else "")
-        began_ns = time.monotonic_ns() if started_at is None else None
+        if parent_id or actor is not self.actor or len(name) + len(stage_id) + len(encoded) > self._small:
+            self.check_size(stage)
+        key = (stage_id, actor_key)
         handle = StageHandle(opid, key, stage, began_ns, RUNNING, self)
         try:
             self.cache.accept(opid, key, stage, handle)
@@ -166,7 +180,7 @@ class Recorder:
         stage = check_completed(stage, opid)
         if self._redact is not None:
             error = self.redacted_error(stage.error)
-            stage = msgspec.structs.replace(stage, error=error, attributes_json=self.encode(stage.attributes))
+            stage = replace(stage, error=error, attributes_json=self.encode(stage.attributes))
         self.check_size(stage)
         self.cache.accept(opid, stage.key, stage)
 
@@ -225,68 +239,84 @@ class Recorder:
                     "start", "this process does not know the operation's start yet; start it, or read it first"
                 )
             merged = merge_objects(known.attributes_json, encoded)
-            start = msgspec.structs.replace(known, attributes_json=merged)
+            start = replace(known, attributes_json=merged)
             self.check_size(start)
-            if self.cache.replace(opid, known, start, None, partial(self._lay_over_start, opid, encoded)):
+            accepted = self.cache.replace_start(opid, known, start)
+            if accepted is None:
+                self.cache.put_off(opid, partial(self._lay_over_start, opid, encoded))
+            if accepted is not False:
                 return
 
     @enable_ki_protection
-    def change(
-        self,
-        handle: StageHandle,
-        attributes: Attributes,
-        end: tuple[Error, str, Time | None] | None,
-    ) -> None:
+    def set_attributes(self, handle: StageHandle, attributes: Mapping[str, object]) -> None:
         """
-        Set attributes of a live stage, and end it with `end` = (error, code, ended_at); nothing if it has ended.
+        Lay attributes over those of a live stage; do nothing if it has ended.
         """
-        encoded = self.encode(attributes) if attributes else ""
-        finished_at, elapsed_ns = None, None
-        status_error_code = None
-        if end is not None:
-            error, code, ended_at = end
-            if code != "":  # not a test of truth, since None and 0 are no text
-                check_text(code, "code")
-            status, text = outcome_of(error)
-            status_error_code = (status, self.redacted_error(text) if text else "", code)
-            if ended_at is not None:
-                finished_at = to_ns(ended_at, "ended_at")
-            else:
-                finished_at = self.clock()
-                began_ns = handle.began_ns
-                if began_ns is not None:
-                    elapsed_ns = time.monotonic_ns() - began_ns
-        self._change(handle, handle.begun, encoded, finished_at, status_error_code, elapsed_ns)
+        self._lay_over_stage(handle, self.encode(attributes))
 
-    def _change(
-        self,
-        handle: StageHandle,
-        begun: Stage | None,
-        encoded: str,
-        finished_at: int | None,
-        status_error_code: tuple[Status, str, str] | None,
-        elapsed_ns: int | None,
-    ) -> None:
-        again = partial(self._change, handle, begun, encoded, finished_at, status_error_code, elapsed_ns)
-        # So it is nearly always; `replace` finds out, and then the size of another state says nothing.
+    def _lay_over_stage(self, handle: StageHandle, encoded: str) -> None:
+        while (current := self.cache.current(handle)) is not None:
+            merged = merge_objects(current.attributes_json, encoded)
+            stage = replace(current, attributes_json=merged)
+            self.check_size(stage)
+            accepted = self.cache.advance(handle, current, stage)
+            if accepted is None:
+                self.cache.put_off(handle.opid, partial(self._lay_over_stage, handle, encoded))
+            if accepted is not False:
+                return
+
+    @enable_ki_protection
+    def end(self, handle: StageHandle, error: Error, code: str, ended_at: Time | None, attributes: Attributes) -> None:
+        """
+        End a live stage; do nothing if it has ended.
+        """
+        if ended_at is not None:
+            finished_at, elapsed_ns = to_ns(ended_at, "ended_at"), None
+        else:
+            finished_at, elapsed_ns = self.clock(), handle.began_ns
+            if elapsed_ns is not None:
+                elapsed_ns = time.monotonic_ns() - elapsed_ns
+        begun = handle.begun
+        if error is None and code == "" and not attributes and begun is not None:
+            # Most ends are such, of a stage that nobody else has touched; the rest is found out below.
+            stage = replace(begun, finished_at=finished_at, status=_SUCCEEDED, elapsed_ns=elapsed_ns)
+            if self.cache.advance(handle, begun, stage):
+                return
+        encoded = self.encode(attributes) if attributes else ""
+        check_text(code, "code")
+        status, text = outcome_of(error)
+        error_text = self.redacted_error(text) if text else ""
+        self._end(handle, begun, End(finished_at, status, error_text, code, elapsed_ns, encoded))
+
+    def _end(self, handle: StageHandle, begun: Stage | None, end: End) -> None:
+        # Nearly always it is as it was begun or last changed here; `replace` finds out.
         current = begun if handle.phase is RUNNING else None
         while current is not None:
-            merged = merge_objects(current.attributes_json, encoded) if encoded else current.attributes_json
-            if status_error_code is None:
-                stage = msgspec.structs.replace(current, attributes_json=merged)
-            else:
-                # Another process may have begun the same stage anew; our clock says nothing of that one's length.
-                same = current is begun or (begun is not None and begun.started_at == current.started_at)
-                stage = ended_stage(current, finished_at, status_error_code, elapsed_ns if same else None, merged)
-            try:
-                self.check_size(stage)
-            except InvalidValue:
-                if current is self.cache.current(handle):
-                    raise
-            else:
-                if self.cache.replace(handle.opid, current, stage, handle, again):
-                    return
+            # Another process may have begun the same stage anew; our clock says nothing of that one's length.
+            same = current is begun or (begun is not None and begun.started_at == current.started_at)
+            stage = end.of(current, timed=same)
+            accepted = self._fits(handle, current, stage, end) and self.cache.advance(handle, current, stage)
+            if accepted is None:
+                self.cache.put_off(handle.opid, partial(self._end, handle, begun, end))
+            if accepted is not False:
+                return
             current = self.cache.current(handle)
+
+    def _fits(self, handle: StageHandle, current: Stage, stage: Stage, end: End) -> bool:
+        """
+        Check the size of an ended stage; False if it is too large, but was made from a state that is not the present.
+
+        A plain end always fits: finished work must not be left shown as running for a few bytes.
+        """
+        if not (end.error or end.code or end.attributes_json):
+            return True
+        try:
+            self.check_size(stage)
+        except InvalidValue:
+            if current is self.cache.current(handle):
+                raise
+            return False
+        return True
 
     @enable_ki_protection
     def end_stage(
@@ -304,10 +334,10 @@ class Recorder:
         check_text(code, "code")
         status, text = outcome_of(error)
         finished_at = self.clock() if ended_at is None else to_ns(ended_at, "ended_at")
-        merged = merge_objects(current.attributes_json, self.encode(attributes))
-        stage = ended_stage(current, finished_at, (status, self.redacted_error(text), code), None, merged)
+        end = End(finished_at, status, self.redacted_error(text), code, None, self.encode(attributes))
+        stage = end.of(current, timed=False)
         self.check_size(stage)
-        return self.cache.replace(opid, current, stage, None, lambda: None)
+        return bool(self.cache.replace_stage(opid, current, stage))
 
     def encode(self, attributes: Attributes) -> str:
         """
@@ -350,26 +380,40 @@ class Recorder:
             )
 
 
-def ended_stage(
-    current: Stage,
-    finished_at: int | None,
-    status_error_code: tuple[object, str, str],
-    elapsed_ns: int | None,
-    attributes_json: str,
-) -> Stage:
+class End(msgspec.Struct, frozen=True, gc=False):
     """
-    Return a running stage as ended.
+    How a stage ends, whatever it is like until then.
     """
-    status, error, code = status_error_code
-    return msgspec.structs.replace(
-        current,
-        finished_at=finished_at,
-        status=status,
-        error=error,
-        code=code,
-        elapsed_ns=elapsed_ns,
-        attributes_json=attributes_json,
-    )
+
+    finished_at: int
+    status: Status
+    error: str
+    code: str
+    elapsed_ns: int | None
+    attributes_json: str
+
+    def of(self, current: Stage, *, timed: bool) -> Stage:
+        """
+        Return a running stage as ended; with its monotonic length if that is `timed`.
+        """
+        attributes_json = current.attributes_json
+        if self.attributes_json:
+            attributes_json = merge_objects(attributes_json, self.attributes_json)
+        return replace(
+            current,
+            finished_at=self.finished_at,
+            status=self.status,
+            error=self.error,
+            code=self.code,
+            elapsed_ns=self.elapsed_ns if timed else None,
+            attributes_json=attributes_json,
+        )
+
+
+def _check_name(name: object) -> None:
+    check_text(name, "name")
+    if not name:
+        raise InvalidStage("name", "expected at least one character")
 
 
 def parent_id_of(parent: object, opid: str) -> str:

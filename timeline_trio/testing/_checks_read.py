@@ -57,7 +57,7 @@ async def _answers_build_on_what_is_known(trial: Trial) -> None:
         stages(stage("c")),
         stages(stage("a", error="no")),
         Update(start=Start(name="deploy", at=SECOND, attributes_json='{"a":1}')),
-        Update(finish=Finish(at=2 * SECOND, status=Status.FAILED, error="no"), stages=(stage("b", at=7),)),
+        Update(finish=Finish(at=2 * SECOND, status=Status.FAILED, error="no"), stages=(stage("b", at=7), stage("c"))),
     )
     history = [first]
     for update in updates:

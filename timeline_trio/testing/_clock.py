@@ -19,7 +19,7 @@ class ManualClock:
     """
 
     def __init__(self, now: int = _NEW_YEAR_2026) -> None:
-        self.now = now
+        self.now: int = now
 
     def __call__(self) -> int:
         """
