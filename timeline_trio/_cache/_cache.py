@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Literal, final
 from trio.lowlevel import enable_ki_protection
 
 from .._errors import BufferFull, CorruptEntry, ManagerClosed
-from .._model._values import Stage, Start
 from .._process import Forks
 from .._store._contract import MergeRequest
 from ._counters import Counters
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from .._errors import StoreRejected
-    from .._model._values import Fact, StageKey
+    from .._model._values import Fact, Stage, StageKey, Start
     from .._store._contract import Answer, Known, Merged
 
 
@@ -65,9 +64,9 @@ class Cache(EntryTable):
         self._closed = False
 
     @enable_ki_protection
-    def accept(self, opid: str, slot: Slot, fact: Fact, live: LiveStage | None = None) -> None:
+    def begin(self, live: LiveStage, stage: Stage) -> None:
         """
-        Take in a fact, whatever is known of its key; with `live`, the begin of a stage.
+        Take in a stage that begins here, in the place of whatever is known of its key.
 
         Raises:
             InvalidValue: what the opid breaks.
@@ -77,29 +76,64 @@ class Cache(EntryTable):
         """
         if Forks.count != self._born:
             self._guard.check()
+        opid, key = live.opid, live.key
         try:
             with self._lock:
                 if self._busy:
-                    self._put_off.append((opid, partial(self._accept_late, opid, slot, fact, live)))
+                    self._put_off.append((opid, partial(self._begin_late, live, stage)))
                     return
                 self._busy = True
                 try:
-                    entry = self._take(opid, slot, fact, fits=False)
-                    if live is not None:
-                        if live.key in entry.live or entry.names is not None:
-                            entry.add_live(live)
-                        else:
-                            entry.live[live.key] = live
-                    elif entry.live and isinstance(slot, tuple) and (older := entry.live.get(slot)) is not None:
-                        entry.forget_live(older, ENDED)
+                    entry = self._entries.get(opid)
+                    if (
+                        entry is None
+                        or self._closed
+                        or len(entry.pending) >= entry.unchecked
+                        or key in entry.stages
+                        or key in entry.live
+                        or entry.names is not None
+                    ):
+                        entry = self._take(opid, key, stage, fits=False)
+                        entry.add_live(live)
+                    else:  # a new key, and room for it: `_take` without its questions
+                        self._entries.move_to_end(opid)
+                        entry.torn = True
+                        entry.pending[key] = stage
+                        self.counters.accepted += 1
+                        entry.stages[key] = stage
+                        entry.running.add(key)
+                        entry.live[key] = live
+                        entry.torn = False
                 finally:
                     self._busy = False
         finally:
             if (self._hints or self._put_off) and not self._busy:
                 self._follow_up()
         if entry.watchers:
-            for watcher in entry.watchers:
-                watcher()
+            _notify(entry)
+
+    @enable_ki_protection
+    def accept(self, opid: str, slot: Slot, fact: Fact) -> None:
+        """
+        Take in a finished interval or a boundary, whatever is known of its key.
+
+        Raises:
+            InvalidValue: what the opid breaks.
+            BufferFull: a bound is reached.
+            ManagerClosed: the cache is closed.
+            WrongProcess: this is a forked child.
+        """
+        self._guard.check()
+        with self._lock:
+            if self._busy:
+                self._put_off.append((opid, lambda: self.accept(opid, slot, fact)))
+                return
+        with self._changing():
+            entry = self._take(opid, slot, fact, fits=False)
+            live = entry.live.get(slot) if isinstance(slot, tuple) else None
+            if live is not None:
+                entry.forget_live(live, ENDED)
+        _notify(entry)
 
     @enable_ki_protection
     def advance(self, live: LiveStage, expected: Stage, stage: Stage) -> bool | None:
@@ -130,29 +164,53 @@ class Cache(EntryTable):
                     return None
                 self._busy = True
                 try:
-                    opid, key = live.opid, live.key
-                    entry = self._entries.get(opid)
-                    known = entry.stages.get(key) if entry is not None and live.phase is RUNNING else None
-                    if known is not expected and self._stage_now(opid, key, live) is not expected:
-                        return False
-                    ended = stage.finished_at is not None
-                    entry = self._take(opid, key, stage, fits=ended)
-                    if live.begun is not expected:
-                        _adopt(entry, live, stage)
-                    live.begun = stage
-                    if ended:
-                        entry.forget_live(live, ENDED)
-                    elif key not in entry.live:
-                        entry.add_live(live)
+                    entry = self._advance(live, expected, stage)
                 finally:
                     self._busy = False
         finally:
             if (self._hints or self._put_off) and not self._busy:
                 self._follow_up()
+        if entry is None:
+            return False
         if entry.watchers:
-            for watcher in entry.watchers:
-                watcher()
+            _notify(entry)
         return True
+
+    def _advance(self, live: LiveStage, expected: Stage, stage: Stage) -> Entry | None:
+        opid, key, ended = live.opid, live.key, stage.finished_at is not None
+        entry = self._entries.get(opid)
+        if (
+            ended
+            and entry is not None
+            and entry.pending.get(key) is expected
+            and live.phase is RUNNING
+            and live.begun is expected
+            and entry.names is None
+            and not self._closed
+        ):  # the end of what is not saved yet: `_take` without its questions
+            self._entries.move_to_end(opid)
+            counters = self.counters
+            entry.torn = True
+            entry.pending[key] = stage
+            counters.accepted += 1
+            counters.superseded += 1
+            entry.stages[key] = live.begun = stage
+            live.phase = ENDED
+            entry.running.discard(key)
+            entry.live.pop(key, None)
+            entry.torn = False
+            return entry
+        if self._stage_now(opid, key, live) is not expected:
+            return None
+        entry = self._take(opid, key, stage, fits=ended)
+        if live.begun is not expected:
+            _adopt(entry, live, stage)
+        live.begun = stage
+        if ended:
+            entry.forget_live(live, ENDED)
+        elif key not in entry.live:
+            entry.add_live(live)
+        return entry
 
     @enable_ki_protection
     def replace_stage(self, opid: str, expected: Stage, stage: Stage) -> bool | None:
@@ -182,8 +240,7 @@ class Cache(EntryTable):
             if not is_expected():
                 return False
             entry = self._take(opid, slot, fact, fits=False)
-        for watcher in entry.watchers:
-            watcher()
+        _notify(entry)
         return True
 
     def _live(self, opid: str, key: StageKey) -> LiveStage | None:
@@ -211,12 +268,11 @@ class Cache(EntryTable):
         """
         self._put_off.append((opid, call))
 
-    def _accept_late(self, opid: str, slot: Slot, fact: Fact, live: LiveStage | None) -> None:
+    def _begin_late(self, live: LiveStage, stage: Stage) -> None:
         try:
-            self.accept(opid, slot, fact, live)
+            self.begin(live, stage)
         except BaseException:
-            if live is not None:
-                live.phase = Phase.REFUSED
+            live.phase = Phase.REFUSED
             raise
 
     def _take(self, opid: str, slot: Slot, fact: Fact, *, fits: bool) -> Entry:
@@ -232,23 +288,13 @@ class Cache(EntryTable):
         is_new = slot not in pending
         if is_new and len(pending) >= entry.unchecked:
             self._admit(entry, fits=fits)
-        try:
-            pending[slot] = fact
-            counters.accepted += 1
-            if not is_new:
-                counters.superseded += 1
-            # What `show` does for any fact, without the call; the slot of a stage is its key, as the type cannot say.
-            if type(fact) is Stage:
-                entry.stages[slot] = fact  # type: ignore[index] # pyright: ignore[reportArgumentType]
-                if fact.finished_at is None:
-                    entry.running.add(slot)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-                else:
-                    entry.running.discard(slot)
-            else:
-                entry.show(slot, fact)
-        except BaseException:
-            entry.torn = True  # the fact is committed; the view is made anew from it
-            raise
+        entry.torn = True
+        pending[slot] = fact
+        counters.accepted += 1
+        if not is_new:
+            counters.superseded += 1
+        entry.show(slot, fact)
+        entry.torn = False
         return entry
 
     def _enter(self, opid: str) -> Entry:
@@ -404,8 +450,7 @@ class Cache(EntryTable):
             self.counters.saved += len(batch.facts)
             stale = entry.settle(batch, merged, began, self._tick)
             self._tidy(entry)
-        for watcher in entry.watchers:
-            watcher()
+        _notify(entry)
         return stale
 
     def rejected(self, entry: Entry, batch: Batch, error: StoreRejected) -> int:
@@ -486,6 +531,11 @@ class Cache(EntryTable):
                 entry.in_flight, entry.pending, entry.unchecked = [], {}, 0
                 lost[opid] = self._lose(entry, slots)
             return lost
+
+
+def _notify(entry: Entry) -> None:
+    for watcher in entry.watchers:
+        watcher()
 
 
 def _adopt(entry: Entry, live: LiveStage, stage: Stage) -> None:

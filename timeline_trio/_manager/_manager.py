@@ -119,11 +119,11 @@ class Manager:
         return self._recorder.begin(
             opid,
             name,
-            stage_id=stage_id,
-            parent=parent,
-            actor=actor,
-            started_at=started_at,
-            attributes=attributes,
+            stage_id,
+            parent,
+            actor,
+            started_at,
+            attributes,
         )
 
     def stage(

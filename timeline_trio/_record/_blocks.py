@@ -70,11 +70,11 @@ class StageBlock:
             handle = self._recorder.begin(
                 self._opid,
                 self._name,
-                stage_id=stage_id,
-                parent=parent,
-                actor=actor,
-                started_at=None,
-                attributes=attributes,
+                stage_id,
+                parent,
+                actor,
+                None,
+                attributes,
             )
         except Exception as error:  # noqa: BLE001 - the observed program goes on whatever went wrong here
             self._recorder.report(self._opid, error)

@@ -26,7 +26,6 @@ class StageRecorder(Protocol):
         self,
         opid: str,
         name: str,
-        *,
         stage_id: str | None,
         parent: Parent,
         actor: Actor | None,

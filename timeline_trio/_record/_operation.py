@@ -64,11 +64,11 @@ class OperationRecorder:
         return self._recorder.begin(
             self._opid,
             name,
-            stage_id=stage_id,
-            parent=parent,
-            actor=actor,
-            started_at=started_at,
-            attributes=attributes,
+            stage_id,
+            parent,
+            actor,
+            started_at,
+            attributes,
         )
 
     def stage(

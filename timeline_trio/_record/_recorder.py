@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 replace: Final = msgspec.structs.replace
 _SUCCEEDED: Final = Status.SUCCEEDED
 _ESCAPED_LENGTH: Final = 6  # the most bytes that JSON makes of one character
+_ID_LENGTH: Final = 36  # of a UUID as text
 _FIXED_LENGTH: Final = 512  # the most bytes of a fact's member names, times and numbers
 
 
@@ -113,15 +114,14 @@ class Recorder:
     def _act_as(self, actor: Actor) -> None:
         self.actor: Actor = actor
         self._actor_key = actor.key
-        # As long as name, id and attributes have no more characters, a stage of this actor is surely not too large.
-        self._small = self._max_characters - len(actor.id) - len(actor.name)
+        # As long as name and attributes have no more characters, a new stage of this actor is surely not too large.
+        self._small = self._max_characters - _ID_LENGTH - len(actor.id) - len(actor.name)
 
     @enable_ki_protection
     def begin(
         self,
         opid: str,
         name: str,
-        *,
         stage_id: str | None,
         parent: Parent,
         actor: Actor | None,
@@ -133,18 +133,20 @@ class Recorder:
         """
         if type(name) is not str or not name or not name.isascii():  # which is all that is wrong with most names
             _check_name(name)
-        parent_id = "" if parent is None else parent_id_of(parent, opid)
-        if stage_id is None and self._makes_ids:  # such an id is as it must be, and nobody else's
-            stage_id = self.new_id()
+        actor_key = self._actor_key
+        if stage_id is None and parent is None and actor is None and self._makes_ids:
+            # Most stages are such: of an id that is as it must be, and of an actor that was checked before.
+            stage_id, parent_id, actor, small = self.new_id(), "", self.actor, self._small
         else:
+            parent_id, small = parent_id_of(parent, opid), 0
             stage_id = self.new_id() if stage_id is None else stage_id
             check_text(stage_id, "stage_id")
             check_stage_id(stage_id, parent_id, opid)
-        if actor is None:
-            actor, actor_key = self.actor, self._actor_key
-        else:
-            check_actor(actor)
-            actor_key = actor.key
+            if actor is None:
+                actor = self.actor
+            else:
+                check_actor(actor)
+                actor_key = actor.key
         if started_at is None:
             at, began_ns = self.clock(), time.monotonic_ns()
         else:
@@ -161,12 +163,12 @@ class Recorder:
             actor=actor,
             attributes_json=encoded,
         )
-        if parent_id or actor is not self.actor or len(name) + len(stage_id) + len(encoded) > self._small:
+        if len(name) + len(encoded) > small:
             self.check_size(stage)
         key = (stage_id, actor_key)
         handle = StageHandle(opid, key, stage, began_ns, RUNNING, self)
         try:
-            self.cache.accept(opid, key, stage, handle)
+            self.cache.begin(handle, stage)
         except BaseException:
             handle.make_inert()
             raise
@@ -423,6 +425,8 @@ def parent_id_of(parent: object, opid: str) -> str:
     Raises:
         InvalidStage: not a stage id, StageRef or handle.
     """
+    if parent is None:
+        return ""
     if isinstance(parent, StageHandle):
         return parent.stage_id if parent.opid == opid and parent.accepted else ""
     if isinstance(parent, StageRef):

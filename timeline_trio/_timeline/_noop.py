@@ -37,7 +37,6 @@ class _NullRecorder(Recorder):
         self,
         opid: str,
         name: str,
-        *,
         stage_id: str | None,
         parent: Parent,
         actor: Actor | None,

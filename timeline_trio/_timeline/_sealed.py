@@ -70,7 +70,6 @@ class _SealableRecorder(Recorder):
         self,
         opid: str,
         name: str,
-        *,
         stage_id: str | None,
         parent: Parent,
         actor: Actor | None,
@@ -85,11 +84,11 @@ class _SealableRecorder(Recorder):
         return super().begin(
             opid,
             name,
-            stage_id=stage_id,
-            parent=parent,
-            actor=actor,
-            started_at=started_at,
-            attributes=attributes,
+            stage_id,
+            parent,
+            actor,
+            started_at,
+            attributes,
         )
 
 
