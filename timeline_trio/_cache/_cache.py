@@ -64,9 +64,9 @@ class Cache(EntryTable):
         self._closed = False
 
     @enable_ki_protection
-    def begin(self, live: LiveStage, stage: Stage) -> None:
+    def begin(self, live: LiveStage, stage: Stage, *, is_new: bool) -> None:
         """
-        Take in a stage that begins here, in the place of whatever is known of its key.
+        Take in a stage that begins here, in the place of whatever is known of its key; `is_new` says that is nothing.
 
         Raises:
             InvalidValue: what the opid breaks.
@@ -80,34 +80,34 @@ class Cache(EntryTable):
         try:
             with self._lock:
                 if self._busy:
-                    self._put_off.append((opid, partial(self._begin_late, live, stage)))
+                    self._left_over.append((opid, partial(self._begin_late, live, stage, is_new=is_new)))
                     return
                 self._busy = True
                 try:
                     entry = self._entries.get(opid)
                     if (
-                        entry is None
-                        or self._closed
-                        or len(entry.pending) >= entry.unchecked
-                        or key in entry.stages
-                        or key in entry.live
-                        or entry.names is not None
-                    ):
+                        is_new
+                        and entry is not None
+                        and len(entry.pending) < entry.unchecked
+                        and entry.names is None
+                        and not self._closed
+                    ):  # there is room for it: `_take` without its questions
+                        self._entries.move_to_end(opid)
+                        try:
+                            entry.pending[key] = entry.stages[key] = stage
+                            self.counters.accepted += 1
+                            entry.running.add(key)
+                            entry.live[key] = live
+                        except BaseException:
+                            entry.torn = True
+                            raise
+                    else:
                         entry = self._take(opid, key, stage, fits=False)
                         entry.add_live(live)
-                    else:  # a new key, and room for it: `_take` without its questions
-                        self._entries.move_to_end(opid)
-                        entry.torn = True
-                        entry.pending[key] = stage
-                        self.counters.accepted += 1
-                        entry.stages[key] = stage
-                        entry.running.add(key)
-                        entry.live[key] = live
-                        entry.torn = False
                 finally:
                     self._busy = False
         finally:
-            if (self._hints or self._put_off) and not self._busy:
+            if self._left_over and not self._busy:
                 self._follow_up()
         if entry.watchers:
             _notify(entry)
@@ -126,7 +126,7 @@ class Cache(EntryTable):
         self._guard.check()
         with self._lock:
             if self._busy:
-                self._put_off.append((opid, lambda: self.accept(opid, slot, fact)))
+                self._left_over.append((opid, lambda: self.accept(opid, slot, fact)))
                 return
         with self._changing():
             entry = self._take(opid, slot, fact, fits=False)
@@ -164,11 +164,35 @@ class Cache(EntryTable):
                     return None
                 self._busy = True
                 try:
-                    entry = self._advance(live, expected, stage)
+                    key = live.key
+                    entry = self._entries.get(live.opid)
+                    if (
+                        entry is not None
+                        and entry.pending.get(key) is expected
+                        and live.begun is expected
+                        and live.phase is RUNNING
+                        and stage.finished_at is not None
+                        and entry.names is None
+                        and not self._closed
+                    ):  # the end of what is not saved yet: `_take` without its questions
+                        self._entries.move_to_end(live.opid)
+                        try:
+                            entry.pending[key] = entry.stages[key] = live.begun = stage
+                            counters = self.counters
+                            counters.accepted += 1
+                            counters.superseded += 1
+                            live.phase = ENDED
+                            entry.running.discard(key)
+                            entry.live.pop(key, None)
+                        except BaseException:
+                            entry.torn = True
+                            raise
+                    else:
+                        entry = self._advance(live, expected, stage)
                 finally:
                     self._busy = False
         finally:
-            if (self._hints or self._put_off) and not self._busy:
+            if self._left_over and not self._busy:
                 self._follow_up()
         if entry is None:
             return False
@@ -178,28 +202,6 @@ class Cache(EntryTable):
 
     def _advance(self, live: LiveStage, expected: Stage, stage: Stage) -> Entry | None:
         opid, key, ended = live.opid, live.key, stage.finished_at is not None
-        entry = self._entries.get(opid)
-        if (
-            ended
-            and entry is not None
-            and entry.pending.get(key) is expected
-            and live.phase is RUNNING
-            and live.begun is expected
-            and entry.names is None
-            and not self._closed
-        ):  # the end of what is not saved yet: `_take` without its questions
-            self._entries.move_to_end(opid)
-            counters = self.counters
-            entry.torn = True
-            entry.pending[key] = stage
-            counters.accepted += 1
-            counters.superseded += 1
-            entry.stages[key] = live.begun = stage
-            live.phase = ENDED
-            entry.running.discard(key)
-            entry.live.pop(key, None)
-            entry.torn = False
-            return entry
         if self._stage_now(opid, key, live) is not expected:
             return None
         entry = self._take(opid, key, stage, fits=ended)
@@ -266,11 +268,11 @@ class Cache(EntryTable):
         """
         Have a call made once the recording that this thread is in the middle of is through.
         """
-        self._put_off.append((opid, call))
+        self._left_over.append((opid, call))
 
-    def _begin_late(self, live: LiveStage, stage: Stage) -> None:
+    def _begin_late(self, live: LiveStage, stage: Stage, *, is_new: bool) -> None:
         try:
-            self.begin(live, stage)
+            self.begin(live, stage, is_new=is_new)
         except BaseException:
             live.phase = Phase.REFUSED
             raise
@@ -288,13 +290,15 @@ class Cache(EntryTable):
         is_new = slot not in pending
         if is_new and len(pending) >= entry.unchecked:
             self._admit(entry, fits=fits)
-        entry.torn = True
-        pending[slot] = fact
-        counters.accepted += 1
-        if not is_new:
-            counters.superseded += 1
-        entry.show(slot, fact)
-        entry.torn = False
+        try:
+            pending[slot] = fact
+            counters.accepted += 1
+            if not is_new:
+                counters.superseded += 1
+            entry.show(slot, fact)
+        except BaseException:
+            entry.torn = True  # the fact is committed, and the view will be made anew from it
+            raise
         return entry
 
     def _enter(self, opid: str) -> Entry:
@@ -320,10 +324,10 @@ class Cache(EntryTable):
             self._dirty[opid] = entry
             entry.dirty_since = time.monotonic()
             if len(self._dirty) == (self._max_pending_timelines + 1) // 2:
-                self._hints.append(opid)
+                self._left_over.append((opid, None))
         count, half = len(entry.pending), self._half_of_updates
         if count + 1 == half:
-            self._hints.append(opid)
+            self._left_over.append((opid, None))
         limit = self._max_pending_updates - (unsaved - count)
         entry.unchecked = min(half - 1, limit) if count < half - 1 else limit
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict, deque
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -53,8 +53,8 @@ class EntryTable:
         self._lock = threading.RLock()
         self._busy = False  # its thread is in the middle of a change; only read with the lock held
         self._following = False  # somebody does what was put off, one after another
-        self._put_off: deque[tuple[str, Callable[[], object]]] = deque()
-        self._hints: deque[str] = deque()
+        # What is left to do without the lock: operations to hint to the saver, and calls that were put off.
+        self._left_over: deque[tuple[str, Callable[[], object] | None]] = deque()
         self._entries: OrderedDict[str, Entry] = OrderedDict()  # least recently used first
         self._leaving: dict[str, Entry] = {}  # evicted, with facts that are not saved yet
         self._dirty: dict[str, Entry] = {}  # with unsaved facts, longest waiting first
@@ -77,16 +77,18 @@ class EntryTable:
             self._follow_up()
 
     def _follow_up(self) -> None:
-        while self._hints or self._put_off:
-            with suppress(IndexError):  # there is none, or another thread was faster
-                self.hint_save(self._hints.popleft())
+        while self._left_over:
             with self._lock:
-                if self._following:  # a stage must not be ended before it is begun
+                if self._following:  # one at a time, so that no stage is ended before it is begun
                     return
                 self._following = True
             try:
-                while self._put_off:
-                    self._call_late(*self._put_off.popleft())
+                while self._left_over:
+                    opid, call = self._left_over.popleft()
+                    if call is None:
+                        self.hint_save(opid)
+                    else:
+                        self._call_late(opid, call)
             finally:
                 self._following = False
 
@@ -131,7 +133,7 @@ class EntryTable:
         if entry.pending or entry.in_flight:
             self._leaving[entry.opid] = entry
             entry.leaving = True
-            self._hints.append(entry.opid)
+            self._left_over.append((entry.opid, None))
         else:
             self._remember_live(entry)
         del self._entries[entry.opid]
@@ -152,7 +154,7 @@ class EntryTable:
         with self._lock:
             is_busy = self._busy
             if is_busy:
-                self._put_off.append((opid, lambda: self.evict(opid)))
+                self._left_over.append((opid, lambda: self.evict(opid)))
         if not is_busy:
             with self._changing():
                 entry = self._entries.get(opid)

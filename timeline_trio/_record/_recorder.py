@@ -133,8 +133,8 @@ class Recorder:
         """
         if type(name) is not str or not name or not name.isascii():  # which is all that is wrong with most names
             _check_name(name)
-        actor_key = self._actor_key
-        if stage_id is None and parent is None and actor is None and self._makes_ids:
+        actor_key, is_new = self._actor_key, stage_id is None and self._makes_ids
+        if is_new and parent is None and actor is None:
             # Most stages are such: of an id that is as it must be, and of an actor that was checked before.
             stage_id, parent_id, actor, small = self.new_id(), "", self.actor, self._small
         else:
@@ -168,7 +168,7 @@ class Recorder:
         key = (stage_id, actor_key)
         handle = StageHandle(opid, key, stage, began_ns, RUNNING, self)
         try:
-            self.cache.begin(handle, stage)
+            self.cache.begin(handle, stage, is_new=is_new)
         except BaseException:
             handle.make_inert()
             raise
