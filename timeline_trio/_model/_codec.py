@@ -123,9 +123,10 @@ def decode_payload(text: str | bytes) -> tuple[Document, int | None, Collection 
     check_opid(record.id, "id")
     actors = record.actors or []
     stages: dict[StageKey, Stage] = {}
-    for index, (stage_in, stage_extra) in enumerate(_stage_records(record.stages)):
+    records, extras = _stage_records(record.stages)
+    for index, stage_in in enumerate(records):
         try:
-            stage = _stage_of(stage_in, stage_extra, actors, record.id)
+            stage = _stage_of(stage_in, extras.get(index, ""), actors, record.id)
         except InvalidValue as error:
             raise InvalidStage(f"stages[{index}].{error.field}", str(error).partition(": ")[2]) from None
         stages[stage.key] = stage
@@ -174,32 +175,37 @@ def _split_members(text: str | bytes, names: frozenset[str]) -> tuple[bytes, str
     return _encode(members), canonical_object(_encode(extra), "payload") if extra else ""
 
 
-def _stage_records(stages: msgspec.Raw) -> Iterable[tuple[StageIn, str]]:
+def _stage_records(stages: msgspec.Raw) -> tuple[list[StageIn], dict[int, str]]:
+    """
+    Decode the records of all stages, and what they hold beyond the known members, by their number.
+    """
     if _is_absent(stages):
-        return []
+        return [], {}
     try:
-        return [(record, "") for record in _decode_stages(stages)]
+        return _decode_stages(stages), {}
     except msgspec.ValidationError:
         pass
     try:
         items = _decode_list(stages)
     except msgspec.MsgspecError as error:
         raise InvalidValue("stages", str(error)) from error
-    return [_decode_record(bytes(item), StageIn, f"stages[{index}]") for index, item in enumerate(items)]
+    pairs = [_decode_record(bytes(item), StageIn, f"stages[{index}]") for index, item in enumerate(items)]
+    return [record for record, _ in pairs], {index: extra for index, (_, extra) in enumerate(pairs) if extra}
 
 
 def _stage_of(record: StageIn, extra_json: str, actors: list[Actor], opid: str) -> Stage:
     status = _STATUSES.get(record.status)
     if status is None:
         raise InvalidStage("status", "expected running, succeeded, failed or canceled")
+    finished = record.finished_at
     stage = Stage(
         id=record.id,
         name=record.name,
         started_at=parse_time(record.started_at, "started_at"),
-        finished_at=_optional_time(record.finished_at, "finished_at"),
+        finished_at=_optional_time(finished, "finished_at") if finished else None,
         status=status,
         parent_id=record.parent_id or "",
-        actor=_actor_of(record, actors),
+        actor=_actor_of(record, actors) if record.actor_ref or record.actor else NO_ACTOR,
         error=record.error or "",
         code=record.code or "",
         elapsed_ns=record.elapsed_ns,

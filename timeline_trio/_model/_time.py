@@ -20,6 +20,7 @@ NO_TIME = _EARLIEST  # how older writers spelled "none"
 NO_TIME_TEXT = "0001-01-01T00:00:00Z"
 
 _SECOND = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d", re.ASCII)
+_LONGEST_FRACTION = len(".000000000Z")
 _REST = re.compile(r"(?:\.(\d{1,9}))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII)
 
 
@@ -87,7 +88,11 @@ def parse_time(text: str, field: str) -> int:
     Raises:
         InvalidValue: the text is not RFC 3339 with at most nine decimals.
     """
-    second = _parse_second(text[:19])
+    second, rest = _parse_second(text[:19]), text[19:]
+    if second is not None and rest[-1:] == "Z" and rest[:1] == "." and len(rest) <= _LONGEST_FRACTION:
+        fraction = rest[1:-1]  # as we write it ourselves
+        if fraction.isdigit() and fraction.isascii():
+            return second * SECOND + int(fraction.ljust(9, "0"))
     match = None if second is None else _REST.fullmatch(text, 19)
     if second is None or match is None:
         raise InvalidValue(field, "expected an RFC 3339 time such as 2026-01-31T12:00:00.5Z")

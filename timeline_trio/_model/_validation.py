@@ -10,7 +10,7 @@ from .._errors import InvalidStage, InvalidValue
 from ._json import MAX_DEPTH, canonical_object
 from ._text import check_text
 from ._time import NO_TIME, to_ns
-from ._values import Finish, Stage, Start, Status, check_actor, root_id
+from ._values import ROOT_PREFIX, RUNNING, SUCCEEDED, Finish, Stage, Start, Status, check_actor, root_id
 
 
 def check_stage(stage: Stage, opid: str = "") -> None:
@@ -44,12 +44,13 @@ def check_state(stage: Stage, opid: str) -> None:
     check_stage_id(stage.id, stage.parent_id, opid)
     if not stage.name:
         raise InvalidStage("name", "expected at least one character")
+    status = stage.status
     if stage.finished_at is None:
-        if stage.status is not Status.RUNNING:
+        if status is not RUNNING:
             raise InvalidStage("status", "expected running while there is no finished_at")
     elif stage.finished_at == NO_TIME:
         raise InvalidStage("finished_at", "the first instant of the year 1 stands for no finish at all")
-    elif not isinstance(stage.status, Status) or not stage.status.is_terminal:
+    elif status is not SUCCEEDED and (not isinstance(status, Status) or not status.is_terminal):
         raise InvalidStage("status", "expected succeeded, failed or canceled for a stage that has finished")
     if stage.elapsed_ns is not None and (type(stage.elapsed_ns) is not int or stage.elapsed_ns < 0):
         raise InvalidStage("elapsed_ns", "expected nanoseconds, 0 or more")
@@ -63,7 +64,7 @@ def check_stage_id(stage_id: str, parent_id: str, opid: str) -> None:
         raise InvalidStage("id", "expected at least one character")
     if stage_id == parent_id:
         raise InvalidStage("parent_id", "a stage cannot be its own parent")
-    if stage_id == root_id(opid):
+    if stage_id.startswith(ROOT_PREFIX) and stage_id == root_id(opid):
         raise InvalidStage("id", "this id stands for the operation itself; it can be a parent, never a stage")
 
 

@@ -9,7 +9,7 @@ canonical JSON text, absent text is "". So equality by meaning is equality of fi
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -46,6 +46,12 @@ class Status(StrEnum):
 
 
 _TERMINAL = frozenset((Status.SUCCEEDED, Status.FAILED, Status.CANCELED))
+
+# In Python 3.11 looking a member up in its Enum class takes longer than a call.
+RUNNING: Final = Status.RUNNING
+SUCCEEDED: Final = Status.SUCCEEDED
+
+ROOT_PREFIX: Final = "operation:"
 
 StageKey = tuple[str, str]
 """What makes a stage unique in its operation: stage id and actor key."""
@@ -321,4 +327,4 @@ def root_id(opid: str) -> str:
     """
     Return the id that stands for the operation itself, for use as an explicit parent.
     """
-    return f"operation:{opid}"
+    return f"{ROOT_PREFIX}{opid}"
