@@ -289,16 +289,38 @@ async def test_script_that_fails_is_rolled_back_and_its_connection_kept(store: S
 
 
 def test_call_is_abandoned_before_its_commit_or_not_at_all() -> None:
-    call = Call(threading.Lock())
+    call = Call[str](threading.Lock())
     call.enter(Phase.COMMITTING)
     call.abandon()
+    call.finish("merged")
     assert call.end()
     call.abandon()
-    call.enter(Phase.ENDED)
+    assert call.phase is Phase.DONE
+    assert call.result == "merged"
+
+
+async def test_merge_that_was_committed_when_its_caller_was_cancelled_is_answered(tmp_path: Path) -> None:
+    async with open_sqlite(tmp_path / "ops.db") as store:
+        await store.merge("op", update("first"))
+        answered = None
+        with trio.CancelScope() as scope:
+
+            def cancel_at_commit(statement: str) -> None:
+                if statement == "COMMIT":
+                    trio.from_thread.run_sync(scope.cancel)
+
+            (connection,) = store._writer._idle  # noqa: SLF001 - only SQLite itself can tell when a commit begins
+            connection.set_trace_callback(cancel_at_commit)
+            answered = await store.merge("op", update("second"))
+        assert scope.cancel_called
+        assert answered is not None
+        assert answered.revision is not None
+        assert answered.revision.version == 2
+        connection.set_trace_callback(None)
 
 
 def test_abandoned_call_may_not_go_on() -> None:
-    call = Call(threading.Lock())
+    call = Call[None](threading.Lock())
     with closing(sqlite3.connect(":memory:")) as connection:
         call.use(connection)
         call.abandon()

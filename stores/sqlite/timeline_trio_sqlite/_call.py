@@ -5,11 +5,14 @@ One try of one transaction: what its caller and its thread must agree on.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 if TYPE_CHECKING:
     import sqlite3
     import threading
+
+
+T = TypeVar("T")
 
 
 class Phase(enum.Enum):
@@ -21,7 +24,8 @@ class Phase(enum.Enum):
 
     RUNNING = enum.auto()
     COMMITTING = enum.auto()
-    ENDED = enum.auto()
+    DONE = enum.auto()
+    FAILED = enum.auto()
     ABANDONED = enum.auto()
 
 
@@ -31,7 +35,7 @@ class Abandoned(Exception):
     """
 
 
-class Call:
+class Call(Generic[T]):
     """
     The phase of one call, and the connection that its thread has meanwhile.
 
@@ -42,7 +46,15 @@ class Call:
     def __init__(self, lock: threading.Lock) -> None:
         self._lock = lock
         self._connection: sqlite3.Connection | None = None
+        self._result: T | None = None
         self.phase = Phase.RUNNING
+
+    @property
+    def result(self) -> T:
+        """
+        What the transaction returned; only once the call is done.
+        """
+        return cast("T", self._result)
 
     def abandon(self) -> None:
         """
@@ -79,6 +91,14 @@ class Call:
             self._require_caller()
             self.phase = phase
 
+    def finish(self, result: T) -> None:
+        """
+        Note, in the thread, that the transaction is committed.
+        """
+        with self._lock:
+            self._result = result
+            self.phase = Phase.DONE
+
     def end(self) -> bool:
         """
         End, in the thread, with the lock held; return whether the call was not abandoned.
@@ -86,7 +106,8 @@ class Call:
         self._connection = None
         if self.phase is Phase.ABANDONED:
             return False
-        self.phase = Phase.ENDED
+        if self.phase is not Phase.DONE:
+            self.phase = Phase.FAILED
         return True
 
     def _require_caller(self) -> None:

@@ -40,7 +40,20 @@ T = TypeVar("T")
 CLOSE_TIMEOUT: Final = 1.0  # seconds
 _SHORTEST_PAUSE: Final = 0.0005
 _LONGEST_PAUSE: Final = 0.020
+_COMMIT_TIME: Final = 0.1  # seconds that a cancelled caller waits for a commit that has begun
 _SPARE_THREADS: Final = 4  # how many abandoned ones may be stuck before new calls wait for them
+
+
+async def _settle(call: Call[T]) -> None:
+    """
+    Wait a little for a commit that has begun: mostly it is through in no time, and then its outcome is known.
+    """
+    # Shielded, since it follows a cancellation, and bounded, since a disk may hang.
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + _COMMIT_TIME):
+        await trio.lowlevel.checkpoint()
+        # A thread that was left behind can set no event of ours: the run may be over by then.
+        while call.phase is Phase.COMMITTING:  # noqa: ASYNC110
+            await trio.sleep(_SHORTEST_PAUSE)
 
 
 class Pool:
@@ -108,15 +121,24 @@ class Pool:
         longest = _SHORTEST_PAUSE
         async with self._places:
             while True:
-                call = Call(self._lock)
+                call: Call[T] = Call(self._lock)
                 try:
                     return await trio.to_thread.run_sync(
                         self._run, call, work, abandon_on_cancel=True, limiter=self._threads
                     )
                 except Busy:
                     self._busy += 1
-                finally:
+                except trio.Cancelled:
                     call.abandon()
+                    await _settle(call)  # noqa: ASYNC102 - it is shielded and bounded itself
+                    if call.phase is Phase.DONE:
+                        # It was done before the cancellation came, so the caller may know; the next checkpoint
+                        # raises again.
+                        return call.result  # noqa: ASYNC104
+                    raise
+                except BaseException:  # Ctrl-C, or the thread's own failure, which has ended the call
+                    call.abandon()
+                    raise
                 longest = min(2 * longest, _LONGEST_PAUSE)
                 await trio.sleep(random.uniform(_SHORTEST_PAUSE, longest))  # noqa: S311 - no secret
 
@@ -134,7 +156,7 @@ class Pool:
         with self._lock:
             self._thread_done.wait_for(lambda: not self._running, CLOSE_TIMEOUT)
 
-    def _run(self, call: Call, work: Callable[[sqlite3.Connection], T]) -> T:
+    def _run(self, call: Call[T], work: Callable[[sqlite3.Connection], T]) -> T:
         connection = self._take()
         sound = True
         try:
@@ -149,13 +171,14 @@ class Pool:
         finally:
             self._give_back(call, connection, sound=sound)
 
-    def _transact(self, call: Call, connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
+    def _transact(self, call: Call[T], connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
         try:
             connection.execute(self._begin)
             call.enter(Phase.RUNNING)
             result = work(connection)
             call.enter(Phase.COMMITTING)
             connection.execute("COMMIT")
+            call.finish(result)
         except BaseException:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -169,7 +192,7 @@ class Pool:
             self._running += 1
             return self._idle.pop() if self._idle else None
 
-    def _give_back(self, call: Call, connection: sqlite3.Connection | None, *, sound: bool) -> None:
+    def _give_back(self, call: Call[T], connection: sqlite3.Connection | None, *, sound: bool) -> None:
         with self._lock:
             wanted = call.end() and sound and not self._closed and len(self._idle) < self._size
             if connection is not None and wanted:
