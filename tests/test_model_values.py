@@ -217,3 +217,15 @@ def test_bad_reference_in_a_header_is_refused(value: str) -> None:
 
 def test_root_id_stands_for_the_operation() -> None:
     assert root_id("op") == "operation:op"
+
+
+def test_attribute_is_returned_if_it_is_there_and_of_the_type() -> None:
+    # parity 23
+    stage = Stage.completed("n", 1, 2, id="s", attributes={"rows": 3, "table": "users", "dry": True, "none": None})
+    assert stage.attribute("rows", int) == 3
+    assert stage.attribute("table", str) == "users"
+    assert stage.attribute("dry", bool) is True
+    assert stage.attribute("rows", str) is None
+    assert stage.attribute("dry", int) is None
+    assert stage.attribute("none", str) is None
+    assert stage.attribute("missing", int) is None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from timeline_trio import Canceled, InvalidValue, Status, open_manager
+from timeline_trio import BufferFull, Canceled, InvalidValue, Status, open_manager
 from timeline_trio.store import MemoryStore
 from timeline_trio.testing import ManualClock
 
@@ -177,3 +177,21 @@ async def test_bad_boundaries_are_refused_by_name_and_leave_nothing(autojump_clo
         assert manager.statistics().cached_timelines == 0
         manager.finish("op", Canceled("off"))
         assert (await manager.read("op")).status is Status.CANCELED
+
+
+async def test_a_refused_finish_leaves_no_trace_and_may_be_tried_again_with_another_result(
+    autojump_clock: MockClock,
+) -> None:
+    # parity 65
+    store = MemoryStore()
+    async with open_manager(store, config=quiet(max_pending_updates=1)) as manager:
+        manager.start("op", "job")
+        with pytest.raises(BufferFull, match="max_pending_updates=1"):
+            manager.finish("op", "too early")
+        assert (await manager.read("op")).status is Status.UNKNOWN
+        await manager.flush("op")
+        manager.finish("op")
+        await manager.flush("op")
+        assert manager.statistics().refused_updates == 1
+        assert_counters_add_up(manager)
+    assert (await stored(store)).status is Status.SUCCEEDED

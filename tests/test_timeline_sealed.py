@@ -13,6 +13,7 @@ import trio
 from timeline_trio import (
     ActiveStages,
     Actor,
+    Canceled,
     InvalidAttribute,
     InvalidValue,
     Noop,
@@ -240,3 +241,24 @@ async def test_all_timelines_can_do_the_same(make: Callable[[], Timeline]) -> No
     snapshot = await timeline.finish("bad")
     assert snapshot.collection.local_flushed
     assert len(snapshot.stages) in {0, 3}
+
+
+async def test_snapshots_of_a_sealed_timeline_come_back_from_json_whole(autojump_clock: MockClock) -> None:
+    # parity 102
+    attributes = {"id": 2**64 - 1, "big": 10**30}
+    async with open_sealed("op", "run", attributes=attributes) as timeline:
+        parent = timeline.begin("parent", attributes=attributes)
+        child = timeline.begin("child", parent=parent)
+        progress = await timeline.snapshot()
+        child.end(Canceled("stopped"))
+        parent.end()
+        attributes["big"] = 0
+        final = await timeline.finish()
+    for snapshot in (progress, final):
+        assert Snapshot.from_json(snapshot.to_json()) == snapshot
+        assert snapshot.attributes["big"] == 10**30
+    assert [stage.status for stage in progress.stages] == ["running", "running"]
+    assert {stage.name: (stage.status, stage.error) for stage in final.stages} == {
+        "parent": ("succeeded", ""),
+        "child": ("canceled", "stopped"),
+    }

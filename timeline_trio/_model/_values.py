@@ -9,7 +9,7 @@ canonical JSON text, absent text is "". So equality by meaning is equality of fi
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -22,6 +22,9 @@ from ._time import to_datetime, to_ns
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
+
+
+_Kind = TypeVar("_Kind")
 
 
 class Status(StrEnum):
@@ -190,6 +193,15 @@ class Stage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         The attributes, in a new dict.
         """
         return decode_object(self.attributes_json)
+
+    def attribute(self, name: str, kind: type[_Kind]) -> _Kind | None:
+        """
+        Return one attribute if it is there and of that type, else None. A boolean is no number.
+        """
+        value = self.attributes.get(name)
+        if isinstance(value, bool) and kind is not bool:
+            return None
+        return value if isinstance(value, kind) else None
 
     @property
     def started(self) -> datetime:
