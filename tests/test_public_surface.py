@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import pydoc
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,15 @@ def test_every_public_name_has_a_docstring(name: str) -> None:
         value = getattr(module, each)
         if inspect.isclass(value) or inspect.isroutine(value):
             assert inspect.getdoc(value), each
+
+
+@pytest.mark.parametrize("name", PUBLIC_MODULES)
+def test_help_can_show_every_public_name(name: str) -> None:
+    module = importlib.import_module(name)
+    for each in module.__all__:
+        value = getattr(module, each)
+        assert isinstance(value, str) or pydoc.render_doc(value)
+    assert pydoc.render_doc(module)
 
 
 def test_errors_live_where_they_are_public() -> None:

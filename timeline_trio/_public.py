@@ -15,10 +15,11 @@ def publish(namespace: Mapping[str, object], module: str) -> None:
     """
     Let the classes and functions of a public module say where they are public, in tracebacks, docs and pickles.
 
-    The first public module that names something keeps it. msgspec's records keep their private home: their types
-    are immutable.
+    The first public module that names something keeps it. Records keep their private home: msgspec looks there for
+    the types of their fields.
     """
     for name, value in namespace.items():
-        if not name.startswith("_") and "._" in getattr(value, "__module__", ""):
+        is_private = "._" in getattr(value, "__module__", "")
+        if is_private and not name.startswith("_") and not hasattr(value, "__struct_fields__"):
             with suppress(AttributeError):
                 setattr(value, "__module__", module)  # noqa: B010 - a plain assignment is a type error

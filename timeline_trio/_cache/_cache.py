@@ -57,6 +57,7 @@ class Cache(EntryTable):
         self._max_pending_timelines = max_pending_timelines
         self._max_pending_updates = max_pending_updates
         self._half_of_updates = (max_pending_updates + 1) // 2
+        self.last_refusal: str = ""
         self._born = Forks.count
         self.counters: Counters = Counters()
         self._tick = 0
@@ -303,8 +304,7 @@ class Cache(EntryTable):
 
     def _enter(self, opid: str) -> Entry:
         if self._closed:
-            self.counters.refused += 1
-            raise ManagerClosed
+            raise self._refused(ManagerClosed())
         return self._take_back(opid) or self._new_entry(opid)
 
     def _admit(self, entry: Entry, *, fits: bool) -> None:
@@ -333,11 +333,14 @@ class Cache(EntryTable):
 
     def _check_bounds(self, opid: str, unsaved: int) -> None:
         if unsaved >= self._max_pending_updates:
-            self.counters.refused += 1
-            raise BufferFull(opid, "max_pending_updates", self._max_pending_updates)
+            raise self._refused(BufferFull(opid, "max_pending_updates", self._max_pending_updates))
         if opid not in self._dirty and len(self._dirty) >= self._max_pending_timelines:
-            self.counters.refused += 1
-            raise BufferFull(opid, "max_pending_timelines", self._max_pending_timelines)
+            raise self._refused(BufferFull(opid, "max_pending_timelines", self._max_pending_timelines))
+
+    def _refused(self, error: BufferFull | ManagerClosed) -> BufferFull | ManagerClosed:
+        self.counters.refused += 1
+        self.last_refusal = str(error)  # not the error, which would keep its caller's variables alive
+        return error
 
     def totals(self) -> tuple[Counters, tuple[int, int, int]]:
         """

@@ -120,7 +120,7 @@ class Background:
         self._reader.abandon()
         for stream in self._streams:
             stream.close()
-        self.reporter.close(self.cache.counters.refused)
+        self.reporter.close(self.cache.counters.refused, self.cache.last_refusal)
         self.ended.set()
 
     @enable_ki_protection

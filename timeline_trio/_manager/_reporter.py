@@ -12,7 +12,7 @@ from typing import Final, final
 
 import trio
 
-from .._errors import TimelineError
+from .._errors import DrainError, StoreRejected, TimelineError
 
 _LOG: Final = logging.getLogger("timeline_trio")
 _QUIET_SECONDS: Final = 10.0
@@ -24,18 +24,20 @@ OnError = Callable[[str, Exception], None]
 class LogErrors:
     """
     The default `on_error`: a line for the opid and the error, at most one in ten seconds, and never any content.
+
+    What is lost for good always has its line.
     """
 
     def __init__(self) -> None:
         self._quiet_until = float("-inf")
         self._suppressed = 0
 
-    def __call__(self, opid: str, error: Exception) -> None:
+    def __call__(self, opid: str, error: Exception, *, is_loss: bool = False) -> None:
         """
         Log one failure, or count it.
         """
         now = time.monotonic()
-        if now < self._quiet_until:
+        if now < self._quiet_until and not (is_loss or isinstance(error, DrainError | StoreRejected)):
             self._suppressed += 1
             return
         self._quiet_until = now + _QUIET_SECONDS
@@ -48,11 +50,11 @@ class LogErrors:
         Say how many failures were not logged, if any.
         """
         if self._suppressed:
-            _LOG.warning("timeline: no line was written for%s", self._more())
+            _LOG.warning("timeline: the last failures%s", self._more())
 
     def _more(self) -> str:
         suppressed, self._suppressed = self._suppressed, 0
-        return f" ({suppressed} more failures since the last line)" if suppressed else ""
+        return f" ({suppressed} more without a line of their own)" if suppressed else ""
 
 
 @final
@@ -66,55 +68,56 @@ class Reporter:
 
     def __init__(self, on_error: OnError | None) -> None:
         self._log = LogErrors()
-        self._on_error: OnError = on_error or self._log
+        self._on_error = on_error
         self._token = trio.lowlevel.current_trio_token()
         self._thread = threading.get_ident()
         self._calling = False
         self._refused = 0
         self._refusing = False
 
-    def report(self, opid: str, error: Exception) -> None:
+    def report(self, opid: str, error: Exception, *, is_loss: bool = False) -> None:
         """
-        Pass a failure on, from any thread.
+        Pass a failure on, from any thread; `is_loss` says that updates are lost for good by it.
         """
         if threading.get_ident() == self._thread:
-            self._call(opid, error)
+            self._call(opid, error, is_loss)
             return
         try:
-            self._token.run_sync_soon(self._call, opid, error)
+            self._token.run_sync_soon(self._call, opid, error, is_loss)
         except trio.RunFinishedError:
-            self._log(opid, error)
+            self._log(opid, error, is_loss=is_loss)
 
-    def _call(self, opid: str, error: Exception) -> None:
+    def _call(self, opid: str, error: Exception, is_loss: bool) -> None:  # noqa: FBT001 - a token passes no names
         if self._calling:
             return
         self._calling = True
         try:
-            self._on_error(opid, error)
+            if self._on_error is None:
+                self._log(opid, error, is_loss=is_loss)
+            else:
+                self._on_error(opid, error)
         except Exception:  # noqa: BLE001 - a monitor's own callback must not stop the monitor
             _LOG.exception("timeline: on_error raised")
         finally:
             self._calling = False
 
-    def note_refusals(self, refused: int) -> None:
+    def note_refusals(self, refused: int, last: str) -> None:
         """
-        Log the beginning and the end of a streak of refusals, given how many there were so far.
+        Log the beginning and the end of a streak of refusals, given how many there were so far, and the last one.
         """
         if refused > self._refused and not self._refusing:
             self._refusing = True
             self._streak_began_at = self._refused
-            _LOG.warning(
-                "timeline: updates are refused, since a bound on unsaved updates is reached or the manager closed"
-            )
+            _LOG.warning("timeline: updates are refused: %s", last)
         elif refused == self._refused and self._refusing:
             self._refusing = False
             _LOG.warning("timeline: %d updates were refused", refused - self._streak_began_at)
         self._refused = refused
 
-    def close(self, refused: int) -> None:
+    def close(self, refused: int, last: str) -> None:
         """
         Log what is left to log.
         """
-        self.note_refusals(refused)
-        self.note_refusals(refused)
+        self.note_refusals(refused, last)
+        self.note_refusals(refused, last)
         self._log.close()

@@ -196,7 +196,7 @@ class Saver:
     def _begin_period(self) -> None:
         self._due = dict.fromkeys(self._cache.dirty_opids())  # which includes what is left of the last period
         self._period.begin(trio.current_time())
-        self._reporter.note_refusals(self._cache.counters.refused)
+        self._reporter.note_refusals(self._cache.counters.refused, self._cache.last_refusal)
 
     def _choose(self) -> list[str]:
         """
@@ -352,7 +352,7 @@ class Saver:
         if lost:
             self._troubles.succeeded(entry.opid)
         if first or lost:
-            self._reporter.report(entry.opid, error)
+            self._reporter.report(entry.opid, error, is_loss=lost > 0)
         self._release_waiters(entry.opid, error)
 
     def _release_waiters(self, opid: str, error: Exception) -> None:
