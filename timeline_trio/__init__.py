@@ -22,6 +22,7 @@ from ._errors import StoreRejected as StoreRejected
 from ._errors import StoreUnavailable as StoreUnavailable
 from ._errors import TimelineError as TimelineError
 from ._errors import WrongProcess as WrongProcess
+from ._errors import WrongThread as WrongThread
 from ._manager._config import Config as Config
 from ._manager._lifetime import open_manager as open_manager
 from ._manager._manager import Manager as Manager
@@ -98,6 +99,7 @@ __all__ = [
     "Timeline",
     "TimelineError",
     "WrongProcess",
+    "WrongThread",
     "begin",
     "current_stage",
     "end",

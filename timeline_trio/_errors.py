@@ -35,6 +35,7 @@ __all__ = [
     "StoreUnavailable",
     "TimelineError",
     "WrongProcess",
+    "WrongThread",
 ]
 
 
@@ -155,12 +156,24 @@ class ManagerClosed(TimelineError, RuntimeError):
 
 class WrongProcess(TimelineError, RuntimeError):
     """
-    The manager belongs to the process that this one was forked from.
+    The manager, or the store, belongs to the process that this one was forked from.
+    """
+
+    def __init__(self, what: str = "manager") -> None:
+        super().__init__(
+            f"this {what} was opened before a fork, by the parent process; open another one in this process"
+        )
+
+
+class WrongThread(TimelineError, RuntimeError):
+    """
+    The manager belongs to another Trio run, in another thread or before this one; nothing was done.
     """
 
     def __init__(self) -> None:
         super().__init__(
-            "this manager was opened before a fork, by the parent process; open another one in this process"
+            "this manager's async methods belong to the Trio run that it was opened in; from a thread of that run call "
+            "trio.from_thread.run(manager.flush, ...), or open another manager in this run"
         )
 
 

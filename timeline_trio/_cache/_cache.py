@@ -86,18 +86,12 @@ class Cache(EntryTable):
                 self._busy = True
                 try:
                     entry = self._entries.get(opid)
-                    if (
-                        is_new
-                        and entry is not None
-                        and len(entry.pending) < entry.unchecked
-                        and entry.names is None
-                        and not self._closed
-                    ):  # there is room for it: `_take` without its questions
+                    if is_new and entry is not None and len(entry.pending) < entry.unchecked:
+                        # There is room for it, so this is `_take` without its questions.
                         self._entries.move_to_end(opid)
                         try:
                             entry.pending[key] = entry.stages[key] = stage
                             self.counters.accepted += 1
-                            entry.running.add(key)
                             entry.live[key] = live
                         except BaseException:
                             entry.torn = True
@@ -137,7 +131,7 @@ class Cache(EntryTable):
         _notify(entry)
 
     @enable_ki_protection
-    def advance(self, live: LiveStage, expected: Stage, stage: Stage) -> bool | None:
+    def advance(self, live: LiveStage, expected: Stage, stage: Stage, *, ends: bool) -> bool | None:
         """
         Take in the next state of a stage that was begun here, if it was made from the present one.
 
@@ -147,6 +141,7 @@ class Cache(EntryTable):
             live: the stage as it was begun here.
             expected: the state that `stage` was made from.
             stage: the next state.
+            ends: whether that is its end.
 
         Returns:
             False if the present state is another one by now; None if this thread is in the middle of a recording, so
@@ -168,14 +163,12 @@ class Cache(EntryTable):
                     key = live.key
                     entry = self._entries.get(live.opid)
                     if (
-                        entry is not None
+                        ends
+                        and entry is not None
+                        and entry.unchecked
                         and entry.pending.get(key) is expected
-                        and live.begun is expected
                         and live.phase is RUNNING
-                        and stage.finished_at is not None
-                        and entry.names is None
-                        and not self._closed
-                    ):  # the end of what is not saved yet: `_take` without its questions
+                    ):  # nobody else has changed it, so this is `_take` without its questions
                         self._entries.move_to_end(live.opid)
                         try:
                             entry.pending[key] = entry.stages[key] = live.begun = stage
@@ -183,13 +176,12 @@ class Cache(EntryTable):
                             counters.accepted += 1
                             counters.superseded += 1
                             live.phase = ENDED
-                            entry.running.discard(key)
                             entry.live.pop(key, None)
                         except BaseException:
                             entry.torn = True
                             raise
                     else:
-                        entry = self._advance(live, expected, stage)
+                        entry = self._advance(live, expected, stage, ends=ends)
                 finally:
                     self._busy = False
         finally:
@@ -201,15 +193,15 @@ class Cache(EntryTable):
             _notify(entry)
         return True
 
-    def _advance(self, live: LiveStage, expected: Stage, stage: Stage) -> Entry | None:
-        opid, key, ended = live.opid, live.key, stage.finished_at is not None
+    def _advance(self, live: LiveStage, expected: Stage, stage: Stage, *, ends: bool) -> Entry | None:
+        opid, key = live.opid, live.key
         if self._stage_now(opid, key, live) is not expected:
             return None
-        entry = self._take(opid, key, stage, fits=ended)
+        entry = self._take(opid, key, stage, fits=ends)
         if live.begun is not expected:
             _adopt(entry, live, stage)
         live.begun = stage
-        if ended:
+        if ends:
             entry.forget_live(live, ENDED)
         elif key not in entry.live:
             entry.add_live(live)
@@ -218,11 +210,11 @@ class Cache(EntryTable):
     @enable_ki_protection
     def replace_stage(self, opid: str, expected: Stage, stage: Stage) -> bool | None:
         """
-        Do as `advance` does for a stage that was begun elsewhere.
+        Do as `advance` does for the end of a stage that was begun elsewhere.
         """
         live = self._live(opid, stage.key)
         if live is not None:
-            return self.advance(live, expected, stage)
+            return self.advance(live, expected, stage, ends=True)
         return self._replace(opid, stage.key, stage, lambda: self._stage_now(opid, stage.key, None) is expected)
 
     @enable_ki_protection
@@ -330,6 +322,8 @@ class Cache(EntryTable):
             self._left_over.append((opid, None))
         limit = self._max_pending_updates - (unsaved - count)
         entry.unchecked = min(half - 1, limit) if count < half - 1 else limit
+        if entry.names is not None:
+            entry.unchecked = 0
 
     def _check_bounds(self, opid: str, unsaved: int) -> None:
         if unsaved >= self._max_pending_updates:
@@ -518,6 +512,8 @@ class Cache(EntryTable):
         """
         with self._lock:
             self._closed = True
+            for entry in self._entries.values():
+                entry.unchecked = 0
 
     @property
     def is_closed(self) -> bool:

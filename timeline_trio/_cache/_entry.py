@@ -83,7 +83,6 @@ class Entry:
         "opid",
         "pending",
         "pins",
-        "running",
         "saved",
         "stages",
         "start",
@@ -107,12 +106,13 @@ class Entry:
         self.start: Start | None = None
         self.finish: Finish | None = None
         self.stages: dict[StageKey, Stage] = {}
-        self.running: set[StageKey] = set()
         self.extra_json: str = ""
         self.live: dict[StageKey, LiveStage] = {}
         self.names: dict[tuple[str, str], set[StageKey]] | None = None  # index over `live`, once asked for
         self.torn: bool = False  # a recording was interrupted between its committing write and the view
-        self.unchecked: int = 0  # as long as there are fewer facts pending, one more needs no look at the bounds
+        # As long as there are fewer facts pending, one more needs no look at the bounds, at the index over names, and
+        # at whether the cache is closed.
+        self.unchecked: int = 0
         self.leaving: bool = False
         self.pins: int = 0
         self.dirty_since: float = 0.0
@@ -156,10 +156,6 @@ class Entry:
         if isinstance(fact, Stage):
             assert isinstance(slot, tuple)
             self.stages[slot] = fact
-            if fact.finished_at is None:
-                self.running.add(slot)
-            else:
-                self.running.discard(slot)
         elif isinstance(fact, Start):
             self.start = merge_start(self.start, fact)
         else:
@@ -184,7 +180,6 @@ class Entry:
         base = self.base.document if self.base else Document(opid=self.opid)
         self.start, self.finish, self.extra_json = base.start, base.finish, base.extra_json
         self.stages = dict(base.stages)
-        self.running = {key for key, stage in self.stages.items() if stage.finished_at is None}
         for slot, (_, fact) in self.saved.items():
             self.show(slot, fact)
         for batch in self.in_flight:
@@ -227,6 +222,7 @@ class Entry:
         """
         if self.names is None:
             self.names = {}
+            self.unchecked = 0
             for live in self.live.values():
                 self._index(live)
         return [self.live[key] for key in self.names.get((name, actor_key), ())]

@@ -257,11 +257,14 @@ class EntryTable:
     def running_named(self, opid: str, name: str, actor_key: str) -> list[Stage]:
         """
         Return the running stages of that name and actor, whoever began them.
+
+        It looks at all stages: it is asked only after the whole document was read, and an index would cost each
+        recording.
         """
         with self._lock:
             entry = self.peek(opid)
-            stages = [entry.stages[key] for key in list(entry.running) if key[1] == actor_key] if entry else []
-            return [stage for stage in stages if stage.name == name]
+            stages = [stage for key, stage in entry.stages.items() if key[1] == actor_key] if entry else []
+        return [stage for stage in stages if stage.name == name and stage.finished_at is None]
 
     @property
     def sizes(self) -> tuple[int, int, int]:

@@ -44,7 +44,7 @@ class Background:
         watched: how many watch each operation.
         ended: set once the tasks have ended; nothing is pending then.
         lost: how many updates of each operation were not saved by then.
-        told: whether a caller of `shutdown` is told of these losses.
+        told: how many callers of `shutdown` wait, and will be told of these losses.
         crash: the bug that ended the tasks before their time.
     """
 
@@ -86,7 +86,7 @@ class Background:
         self._nursery: trio.Nursery | None = None
         self.ended: trio.Event = trio.Event()
         self.lost: dict[str, int] = {}
-        self.told: bool = False
+        self.told: int = 0
         self.crash: BaseException | None = None
 
     @enable_ki_protection
@@ -99,7 +99,7 @@ class Background:
         """
         try:
             with trio.CancelScope(shield=True) as scope:  # noqa: ASYNC912 - as above
-                async with trio.open_nursery() as nursery:
+                async with trio.open_nursery(strict_exception_groups=True) as nursery:
                     self._nursery = nursery
                     self._started.set()
                     nursery.start_soon(self.loader.run)
@@ -124,15 +124,12 @@ class Background:
         self.ended.set()
 
     @enable_ki_protection
-    def begin_drain(self, deadline: float) -> bool:
+    def begin_drain(self, deadline: float) -> None:
         """
-        Accept nothing more, save what is left and end, by `deadline` of the Trio clock; False if that goes on already.
+        Accept nothing more, save what is left and end, by `deadline` of the Trio clock; the earliest one counts.
         """
-        if self.cache.is_closed:
-            return False
         self.cache.close()
         self.saver.drain(deadline)
-        return True
 
     def cut_drain(self) -> None:
         """

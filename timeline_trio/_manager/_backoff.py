@@ -26,12 +26,14 @@ class Period:
         self._interval = interval
         self._random = random
         self.due_at: float = float("-inf")
+        self._stalled = False
 
     def begin(self, now: float) -> None:
         """
         Begin the next interval.
         """
         self.due_at = now + self._interval * self._random.uniform(0.9, 1.1)
+        self._stalled = False
 
     def spread(self, now: float) -> None:
         """
@@ -42,8 +44,12 @@ class Period:
     def note_stall(self, began: float, now: float) -> None:
         """
         Spread out after work that took longer than an interval: a Store that stood still goes on for all at once.
+
+        Only the first such work of an interval counts. With a Store that is slow for good, and something to do all the
+        time, each one would put off again what is due, for ever.
         """
-        if now - began > self._interval:
+        if now - began > self._interval and not self._stalled:
+            self._stalled = True
             self.spread(now)
 
 

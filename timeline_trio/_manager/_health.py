@@ -25,7 +25,18 @@ class Health:
         self.hints_dropped = 0
         self.last_save_at: int | None = None
         self.last_load_at: int | None = None
-        self.failing_since: int | None = None
+        self._saves_failing_since: int | None = None
+        self._loads_failing_since: int | None = None
+
+    @property
+    def failing_since(self) -> int | None:
+        """
+        Since when saves or loads have failed, whichever began earlier; None while both succeed.
+        """
+        return min(
+            (since for since in (self._saves_failing_since, self._loads_failing_since) if since is not None),
+            default=None,
+        )
 
     def saved(self, *, changed: bool) -> None:
         """
@@ -33,18 +44,25 @@ class Health:
         """
         self.changing_merges += changed
         self.last_save_at = self._clock()
-        self.failing_since = None
+        self._saves_failing_since = None
 
     def loaded(self) -> None:
         """
         Note a successful load.
         """
         self.last_load_at = self._clock()
-        self.failing_since = None
+        self._loads_failing_since = None
 
-    def failed(self) -> None:
+    def save_failed(self) -> None:
         """
-        Note that the Store did not answer.
+        Note that the Store did not save.
         """
-        if self.failing_since is None:
-            self.failing_since = self._clock()
+        if self._saves_failing_since is None:
+            self._saves_failing_since = self._clock()
+
+    def load_failed(self) -> None:
+        """
+        Note that the Store did not answer a read.
+        """
+        if self._loads_failing_since is None:
+            self._loads_failing_since = self._clock()

@@ -12,6 +12,7 @@ import trio
 from trio.lowlevel import enable_ki_protection
 
 from .._errors import InvalidValue
+from .._store._contract import require_store
 from .._store._noop import NoopStore
 from ._background import Background, without_cancelled
 from ._config import Config
@@ -48,8 +49,10 @@ async def open_manager(
         drain_timeout: seconds for the last saves.
 
     Raises:
-        InvalidValue: `drain_timeout` is no length of time.
+        InvalidValue: naming the argument.
     """
+    if store is not None:
+        require_store(store)
     if not isinstance(config, Config):
         raise InvalidValue("config", f"expected a Config, got {type(config).__name__}")
     if not isinstance(drain_timeout, int | float) or not isfinite(drain_timeout) or drain_timeout < 0:
@@ -59,7 +62,7 @@ async def open_manager(
     background = Background(shared, config)
     manager = Manager(shared, config, background)
     failure: BaseException | None = None
-    async with trio.open_nursery() as nursery:
+    async with trio.open_nursery(strict_exception_groups=True) as nursery:
         with trio.CancelScope() as body:  # noqa: ASYNC100 - what is inside of it is the block's body
             nursery.start_soon(background.run, body.cancel)  # noqa: ASYNC111 - cancelling it late does nothing
             try:

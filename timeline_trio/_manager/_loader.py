@@ -16,6 +16,7 @@ from trio.lowlevel import enable_ki_protection
 
 from .._errors import StoreUnavailable
 from .._store._contract import Unreadable
+from ._answers import check_answers
 from ._backoff import Period
 from ._saver import PAUSE, take_hints
 
@@ -139,15 +140,14 @@ class Loader:
         with trio.move_on_after(self._config.export_timeout):
             await trio.lowlevel.checkpoint()  # a store that passes none must not starve the loop
             try:
-                answers = await ask(known)
+                self._take(check_answers(await ask(known)), began)
             except Exception as failure:  # noqa: BLE001 - whatever a store raises must not end the task
                 error = failure
             else:
                 self._failing.discard(kind)
                 self._health.loaded()
-                self._take(answers, began)
                 return True
-        self._health.failed()
+        self._health.load_failed()
         if kind not in self._failing:
             self._failing.add(kind)
             self._reporter.report(_BATCH, error)

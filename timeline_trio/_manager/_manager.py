@@ -8,12 +8,15 @@ cache with the Store. Everything asynchronous here decides first and waits then.
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from math import isnan
 from typing import TYPE_CHECKING, final
 
 import trio
+from trio.lowlevel import enable_ki_protection
 
 from .._errors import (
     AmbiguousStage,
+    CorruptEntry,
     DrainError,
     FlushError,
     InvalidValue,
@@ -32,6 +35,7 @@ from .._record._blocks import OperationBlock, StageBlock
 from .._record._handles import StageHandle
 from .._record._operation_handle import Handle
 from .._record._recorder import Recorder
+from ._home import Home
 from ._statistics import Statistics
 from ._watch import Snapshots, Until
 
@@ -63,6 +67,7 @@ class Manager:
         self._store = store
         self._background = background
         self._cache = background.cache
+        self._home = Home()
         self._recorder = Recorder(
             background.cache,
             actor=config.actor,
@@ -74,7 +79,7 @@ class Manager:
         )
 
     def __repr__(self) -> str:
-        cached, pending, _ = self._cache.sizes
+        cached, pending = self._cache.counts
         state = "closed" if self._cache.is_closed else "open"
         return f"<Manager {state}, {cached} timelines, {pending} of them pending, on {self._store!r}>"
 
@@ -231,8 +236,10 @@ class Manager:
             StageNotFound: no such stage runs.
             AmbiguousStage: several do; nothing was ended.
             StoreError: none runs here, and the Store could not be asked.
-            InvalidValue, BufferFull, ManagerClosed: as `begin`.
+            WrongThread: this is not the Trio run that the manager was opened in.
+            InvalidValue, BufferFull, ManagerClosed, WrongProcess: as `begin`.
         """
+        self._home.check_run()
         await trio.lowlevel.checkpoint_if_cancelled()
         check_opid(opid)
         if actor is not None:
@@ -283,7 +290,9 @@ class Manager:
             NotFound: neither this process nor the Store knows the operation.
             StoreError: the Store failed. With `fresh` its `snapshot` is what this process knows itself; without,
                 it is raised only where that is nothing.
+            WrongThread, WrongProcess: as `end`.
         """
+        self._home.check_run()
         check_opid(opid)
         entry = self._cache.touch(opid)
         if entry is not None and entry.is_empty:  # only watched so far
@@ -319,7 +328,11 @@ class Manager:
     def flush_soon(self, opid: str) -> None:
         """
         Have the operation saved at the next opportunity, and return at once. From any thread.
+
+        Raises:
+            WrongProcess: this process was forked from the manager's.
         """
+        self._home.check_process()
         self._background.hint_save(opid)
 
     async def flush(self, opid: str) -> None:
@@ -333,7 +346,9 @@ class Manager:
             StoreRejected: the Store refused an update for good; it is lost.
             StoreError: the Store failed in a way that it does not declare; the background goes on trying.
             ManagerClosed: the manager closed before it was saved.
+            WrongThread, WrongProcess: as `end`.
         """
+        self._home.check_run()
         await trio.lowlevel.checkpoint_if_cancelled()
         waiter = self._background.saver.add_waiter(opid)
         if waiter is None:
@@ -355,7 +370,9 @@ class Manager:
         Raises:
             FlushError: some operations could not be saved; `causes` tells why, by opid.
             ManagerClosed: the manager closed before everything was saved.
+            WrongThread, WrongProcess: as `end`.
         """
+        self._home.check_run()
         await trio.lowlevel.checkpoint_if_cancelled()
         waiters = {
             opid: waiter for opid in self._cache.dirty_opids() if (waiter := self._background.saver.add_waiter(opid))
@@ -395,7 +412,9 @@ class Manager:
         Raises:
             InvalidValue: naming the field.
             ManagerClosed: the manager is closed.
+            WrongProcess: this process was forked from the manager's.
         """
+        self._home.check_process()
         check_opid(opid)
         if self._cache.is_closed:
             raise ManagerClosed
@@ -413,7 +432,12 @@ class Manager:
             opid: the operation.
             until: when to end: "finished" with the first snapshot that has a finish, "settled" with the first that
                 has a finish and no running stage. It ends with the manager in any case.
+
+        Raises:
+            InvalidValue: naming the field.
+            WrongThread, WrongProcess: as `end`.
         """
+        self._home.check_run()
         if until not in {None, "finished", "settled"}:
             raise InvalidValue("until", f"expected 'finished', 'settled' or None, got {until!r}")
         entry = self._cache.pin(opid)
@@ -434,6 +458,7 @@ class Manager:
 
         Raises:
             ManagerClosed: the manager closed first.
+            WrongThread, WrongProcess: as `end`.
         """
         async with self.watch(opid, until="finished") as snapshots:
             async for snapshot in snapshots:
@@ -444,7 +469,11 @@ class Manager:
     def statistics(self) -> Statistics:
         """
         Return counters and health. From any thread.
+
+        Raises:
+            WrongProcess: this process was forked from the manager's.
         """
+        self._home.check_process()
         health = self._background.health
         counters, (cached, pending_timelines, pending_updates) = self._cache.totals()
         return Statistics(
@@ -465,29 +494,37 @@ class Manager:
             hints_dropped=health.hints_dropped,
         )
 
+    @enable_ki_protection
     async def shutdown(self, deadline: float) -> None:
         """
         Stop accepting, save what is left, and end the background tasks.
 
         It returns by the deadline if the Store honours cancellation. Cancelled, the drain goes on without the
-        caller. Calls at the same time share one drain, at the first one's deadline; later calls return at once.
+        caller, until the manager's block ends and `drain_timeout` is over. Calls at the same time share one drain, at
+        the first one's deadline; later calls return at once.
 
         Args:
             deadline: when to give up, by the Trio clock: `trio.current_time() + seconds`.
 
         Raises:
             DrainError: not everything was saved; it names how many updates of which operations are lost.
+            InvalidValue: the deadline is no time; nothing has changed.
+            WrongThread, WrongProcess: as `end`.
         """
+        self._home.check_run()
+        if not isinstance(deadline, int | float) or isnan(deadline):
+            raise InvalidValue("deadline", f"expected a time of the Trio clock, got {deadline!r}")
         background = self._background
         if background.ended.is_set():
             await trio.lowlevel.checkpoint()
             return
-        background.begin_drain(deadline)
-        background.told = True
+        if not self._cache.is_closed:
+            background.begin_drain(deadline)
+        background.told += 1
         try:
             await background.ended.wait()
-        except trio.Cancelled:
-            background.told = False
+        except BaseException:  # cancelled, or Ctrl-C: somebody else is told
+            background.told -= 1
             raise
         if background.lost:
             raise DrainError(background.lost)
@@ -512,7 +549,8 @@ def store_error(opid: str, failure: Exception, problem: str, snapshot: Snapshot 
     """
     Return the error to raise for a failure that may be told to several callers: a new one each, with its cause.
     """
-    kind = next((kind for kind in (StoreRejected, StoreUnavailable) if isinstance(failure, kind)), StoreError)
+    kinds = (CorruptEntry, StoreRejected, StoreUnavailable)
+    kind = next((kind for kind in kinds if isinstance(failure, kind)), StoreError)
     error = kind(opid, f"{problem}: {type(failure).__name__}", snapshot=snapshot)
     error.__cause__ = failure
     return error

@@ -10,6 +10,7 @@ import trio
 from trio.lowlevel import enable_ki_protection
 
 from .._errors import NotFound, StoreUnavailable
+from ._answers import check_answer
 
 if TYPE_CHECKING:
     from .._cache._cache import Cache
@@ -103,9 +104,11 @@ class Reader:
         with trio.move_on_after(self._timeout):
             await trio.lowlevel.checkpoint()  # a store that passes none must not starve the loop
             try:
-                fetch.entry = self._cache.learn(await self._store.read(opid, known), began, "make")
+                answer = check_answer(opid, await self._store.read(opid, known))
+                fetch.entry = self._cache.learn(answer, began, "make")
                 if fetch.entry is None:  # what was known left the cache meanwhile, so "unchanged" says nothing
-                    fetch.entry = self._cache.learn(await self._store.read(opid), began, "make")
+                    answer = check_answer(opid, await self._store.read(opid))
+                    fetch.entry = self._cache.learn(answer, began, "make")
             except Exception as error:  # noqa: BLE001 - it is raised again where the read was asked for
                 fetch.error = error
             else:
@@ -113,5 +116,5 @@ class Reader:
         if fetch.error is None or isinstance(fetch.error, NotFound):
             self._health.loaded()
         else:
-            self._health.failed()
+            self._health.load_failed()
         fetch.done.set()

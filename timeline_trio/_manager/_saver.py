@@ -15,6 +15,7 @@ import trio
 
 from .._errors import ManagerClosed, StoreRejected, StoreUnavailable
 from .._store._contract import Merged, MergesMany
+from ._answers import check_joint_answers, check_merged
 from ._backoff import Backoff, Period, Troubles
 
 if TYPE_CHECKING:
@@ -151,10 +152,10 @@ class Saver:
 
     def drain(self, deadline: float) -> None:
         """
-        Make the task save all there is and end, at `deadline` of the Trio clock at the latest.
+        Make the task save all there is and end, at `deadline` of the Trio clock at the latest; the earliest one counts.
         """
         self._draining = True
-        self._scope.deadline = deadline
+        self._scope.deadline = min(self._scope.deadline, deadline)
         self._sleep.cancel()
 
     async def run(self) -> None:  # noqa: ASYNC910 - a checkpoint is the first thing in the scope
@@ -202,31 +203,33 @@ class Saver:
         """
         Pick the operations of the next round: one place at least for the period, if it is due.
         """
-        limit = self._config.batch_limit
         hinted = self._ready({**dict.fromkeys(self._waiters), **self._hinted})
         due = self._ready(self._due)
-        chosen = dict.fromkeys(hinted[: limit - bool(due)])
-        for opid in (*due, *hinted):
-            if len(chosen) == limit:
-                break
-            chosen[opid] = None
+        # The one that has waited longest has its place, however often it failed and whoever has not.
+        places = dict.fromkeys([*due[:1], *self._untroubled_first(hinted), *self._untroubled_first(due)])
+        chosen = list(places)[: self._config.batch_limit]
         # What did not fit is left to the next round; what may not be tried yet, to the next period.
         self._hinted = {opid: None for opid in hinted if opid not in chosen}
         self._due = {opid: None for opid in due if opid not in chosen}
-        return list(chosen)
+        return self._untroubled_first(chosen)
+
+    def _untroubled_first(self, opids: Iterable[str]) -> list[str]:
+        """
+        Sort operations by their last failure, so that none that hangs is tried again before the healthy ones were.
+        """
+        return sorted(opids, key=self._troubles.tried_at)
 
     def _ready(self, opids: Iterable[str]) -> list[str]:
         """
-        Return those with unsaved facts that may be tried, the ones that failed lately behind the others.
+        Return those with unsaved facts that may be tried, in the order given.
         """
         now = trio.current_time()
-        ready = [
+        return [
             opid
             for opid in opids
             if self._cache.is_dirty(opid)
             and now >= (self._override_at(opid) if opid in self._waiters else self._ready_at(opid))
         ]
-        return sorted(ready, key=self._troubles.__contains__)
 
     def _ready_at(self, opid: str) -> float:
         return max(self._outage.until, self._troubles.ready_at(opid))
@@ -245,8 +248,7 @@ class Saver:
         await trio.lowlevel.checkpoint()
         given_up: set[str] = set()
         while opids := [opid for opid in self._cache.dirty_opids() if opid not in given_up]:
-            opids.sort(key=self._troubles.__contains__)
-            tally = await self._save_round(opids[: self._config.batch_limit])
+            tally = await self._save_round(self._untroubled_first(opids)[: self._config.batch_limit])
             given_up.update(tally.failed)
             if tally.unavailable:
                 await trio.sleep(DRAIN_RETRY)
@@ -260,7 +262,9 @@ class Saver:
         frozen = [item for opid in opids if (item := self._cache.freeze(opid))]
         together = [item for item in frozen if item[0].opid not in self._troubles] if self._many else []
         if len(together) > 1 and await self._save_together(together, tally):
-            done = {item[0].opid for item in together if not item[0].in_flight}
+            # What failed has had its try; only the parts of what was refused go on at once.
+            failed = {*tally.unavailable, *tally.failed}
+            done = {entry.opid for entry, _, _ in together if not entry.in_flight or entry.opid in failed}
             frozen = [item for opid in opids if opid not in done and (item := self._cache.freeze(opid))]
         draining, timeouts = self._draining, 0
         for place, item in enumerate(frozen):
@@ -281,7 +285,8 @@ class Saver:
         with trio.move_on_after(self._config.export_timeout):
             await trio.lowlevel.checkpoint()  # a store that passes none must not starve the loop
             try:
-                answers = await self._many.merge_many([request for _, _, request in together])
+                requests = [request for _, _, request in together]
+                answers = check_joint_answers(requests, await self._many.merge_many(requests))
             except Exception:  # noqa: BLE001 - each operation is tried by itself, and its own failure counts
                 return False
             for (entry, batch, _), answer in zip(together, answers, strict=True):
@@ -307,7 +312,7 @@ class Saver:
             with trio.move_on_after(self._config.export_timeout) as scope:
                 await trio.lowlevel.checkpoint()  # as above
                 try:
-                    merged = await self._store.merge(entry.opid, request.update, request.known)
+                    merged = check_merged(await self._store.merge(entry.opid, request.update, request.known))
                 except StoreRejected as rejection:
                     self._on_rejected(entry, batch, rejection)
                 except Exception as failure:  # noqa: BLE001 - whatever a store raises must not end the task
@@ -345,7 +350,7 @@ class Saver:
 
     def _on_failed(self, entry: Entry, error: Exception, tally: Tally) -> None:
         (tally.unavailable if isinstance(error, StoreUnavailable) else tally.failed).append(entry.opid)
-        self._health.failed()
+        self._health.save_failed()
         first = self._troubles.failed(entry.opid, trio.current_time())
         # A drain has its own end: until then an evicted operation is tried as often as any other.
         lost = 0 if self._draining else self._cache.failed(entry)

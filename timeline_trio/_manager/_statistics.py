@@ -30,7 +30,8 @@ class Statistics:
         oldest_pending: seconds for which the longest waiting update has waited; 0.0 if none is.
         last_save_at: of the last successful save, in nanoseconds since the epoch; None if there was none.
         last_load_at: of the last successful load, likewise.
-        failing_since: of the first failure since the Store last answered, likewise; None while it answers.
+        failing_since: of the first failure since a save last succeeded, or a load, whichever is earlier, likewise;
+            None while both succeed.
         hints_dropped: wake-ups that found their queue full; the periods cover for them.
     """
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     Redact = Callable[[str, object], object]
 
 replace: Final = msgspec.structs.replace
+_monotonic_ns: Final = time.monotonic_ns
 _SUCCEEDED: Final = Status.SUCCEEDED
 _ESCAPED_LENGTH: Final = 6  # the most bytes that JSON makes of one character
 _ID_LENGTH: Final = 36  # of a UUID as text
@@ -148,7 +149,7 @@ class Recorder:
                 check_actor(actor)
                 actor_key = actor.key
         if started_at is None:
-            at, began_ns = self.clock(), time.monotonic_ns()
+            at, began_ns = self.clock(), _monotonic_ns()
         else:
             at, began_ns = to_ns(started_at, "started_at"), None
         if not attributes:
@@ -261,7 +262,7 @@ class Recorder:
             merged = merge_objects(current.attributes_json, encoded)
             stage = replace(current, attributes_json=merged)
             self.check_size(stage)
-            accepted = self.cache.advance(handle, current, stage)
+            accepted = self.cache.advance(handle, current, stage, ends=False)
             if accepted is None:
                 self.cache.put_off(handle.opid, partial(self._lay_over_stage, handle, encoded))
             if accepted is not False:
@@ -277,12 +278,12 @@ class Recorder:
         else:
             finished_at, elapsed_ns = self.clock(), handle.began_ns
             if elapsed_ns is not None:
-                elapsed_ns = time.monotonic_ns() - elapsed_ns
+                elapsed_ns = _monotonic_ns() - elapsed_ns
         begun = handle.begun
         if error is None and code == "" and not attributes and begun is not None:
             # Most ends are such, of a stage that nobody else has touched; the rest is found out below.
             stage = replace(begun, finished_at=finished_at, status=_SUCCEEDED, elapsed_ns=elapsed_ns)
-            if self.cache.advance(handle, begun, stage):
+            if self.cache.advance(handle, begun, stage, ends=True):
                 return
         encoded = self.encode(attributes) if attributes else ""
         check_text(code, "code")
@@ -297,7 +298,8 @@ class Recorder:
             # Another process may have begun the same stage anew; our clock says nothing of that one's length.
             same = current is begun or (begun is not None and begun.started_at == current.started_at)
             stage = end.of(current, timed=same)
-            accepted = self._fits(handle, current, stage, end) and self.cache.advance(handle, current, stage)
+            fits = self._fits(handle, current, stage, end)
+            accepted = fits and self.cache.advance(handle, current, stage, ends=True)
             if accepted is None:
                 self.cache.put_off(handle.opid, partial(self._end, handle, begun, end))
             if accepted is not False:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
-from .._errors import CorruptEntry
+from .._errors import CorruptEntry, InvalidValue
 from .._model._document import Document, Update
 
 if TYPE_CHECKING:
@@ -113,6 +113,8 @@ AnswerOrError = Found | Changes | Unchanged | Unreadable
 
 NOTHING_KNOWN: Mapping[str, Known] = {}
 
+_METHODS = ("merge", "read", "mget", "latest")
+
 
 class Store(Protocol):
     """
@@ -175,6 +177,23 @@ class Store(Protocol):
             StoreUnavailable: try again.
         """
         ...
+
+
+def require_store(store: object) -> None:
+    """
+    Refuse what is no Store.
+
+    Raises:
+        InvalidValue: naming `store`.
+    """
+    if isinstance(store, str):
+        raise InvalidValue("store", "expected a Store, got text; open a URL by `async with open_store(url) as store`")
+    missing = [name for name in _METHODS if not callable(getattr(store, name, None))]
+    if missing:
+        raise InvalidValue(
+            "store",
+            f"expected a Store, as open_store(url) gives, got {type(store).__name__} without {', '.join(missing)}",
+        )
 
 
 class MergeRequest(msgspec.Struct, frozen=True):

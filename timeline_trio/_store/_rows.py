@@ -402,14 +402,16 @@ def _fetch(opids: Sequence[str]) -> Script[dict[str, Row]]:
 
 def _answers(heads: Sequence[RowHead], known: Mapping[str, Known]) -> Script[list[AnswerOrError]]:
     unchanged = {head.id for head in heads if head.id in known and known[head.id].revision == head.revision}
-    wanted = [head.id for head in heads if head.id not in unchanged]
+    wanted = _storable(head.id for head in heads if head.id not in unchanged)
     rows = yield from _fetch(wanted)
     answers: list[AnswerOrError] = []
     for head in heads:
         if head.id in unchanged:
             answers.append(Unchanged(opid=head.id, revision=head.revision))
-        elif head.id in rows:  # else it was deleted between the two reads of a database without snapshots
+        elif head.id in rows:  # else it may have been deleted between the two reads of a database without snapshots
             answers.append(_answer(rows[head.id]))
+        elif head.id not in wanted:  # damaged, or another program's
+            answers.append(Unreadable(opid=head.id, error=CorruptEntry(head.id, "no operation has such an id")))
     return answers
 
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from .._errors import NoDefaultManager
+from .._errors import InvalidValue, NoDefaultManager
+from .._manager._manager import Manager
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from .._manager._manager import Manager
     from .._model._snapshot import Snapshot
     from .._model._values import Actor, Stage
     from .._record._blocks import OperationBlock, StageBlock
@@ -35,7 +35,12 @@ def set_default(manager: Manager | None) -> Manager | None:
     Install the manager that the module's functions use, and return the previous one.
 
     No state moves by that, and handles stay with the manager that made them.
+
+    Raises:
+        InvalidValue: this is no manager.
     """
+    if not isinstance(manager, Manager | None):
+        raise InvalidValue("manager", f"expected a Manager, as open_manager gives, got {type(manager).__name__}")
     previous, _Default.manager = _Default.manager, manager
     return previous
 

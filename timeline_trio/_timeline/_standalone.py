@@ -23,6 +23,7 @@ from .._model._wire import Collection
 from .._process import ProcessGuard
 from .._record._operation_handle import Handle
 from .._record._recorder import Recorder, make_id_source
+from .._store._contract import require_store
 from .._store._noop import NoopStore
 
 if TYPE_CHECKING:
@@ -48,9 +49,11 @@ def new(opid: str, *, store: Store | None = None, actor: Actor | None = None) ->
         actor: who executes what is begun without an actor.
 
     Raises:
-        InvalidValue: what the opid or the actor breaks.
+        InvalidValue: naming the argument.
     """
     check_opid(opid)
+    if store is not None:
+        require_store(store)
     report = LogErrors()
     cache = make_cache(report, _LIMITS.max_pending_updates)
     recorder = Recorder(cache, **recorder_options(NO_ACTOR if actor is None else actor, report))
