@@ -4,10 +4,12 @@ Tests of the layers of a cached operation: what the Store said, under what was s
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from timeline_trio import StoreRejected
 from timeline_trio._cache._cache import Cache
 from timeline_trio.model import Document, Finish, Stage, StageKey, Start, Status, Update
 from timeline_trio.store import Answer, Changes, Found, Known, Merged, Revision, Unchanged
@@ -344,3 +346,57 @@ def test_running_stages_are_found_by_name_and_actor() -> None:
     assert cache.live_stages("unknown") == []
     key: StageKey = ("a", "")
     assert cache.known(["op", "unknown"])["op"].document.stages[key].name == "copy"
+
+
+def test_the_age_of_what_waits_counts_from_its_recording_and_not_from_the_save_before_it() -> None:
+    cache = make_cache()
+    record(cache, stage("first", "a"))
+    frozen = cache.freeze("op")
+    assert frozen is not None
+    entry, batch, _ = frozen
+    record(cache, stage("second", "b"))
+    recorded_at = time.monotonic()
+    time.sleep(0.02)
+    cache.saved(entry, batch, merged(1), cache.next_tick())
+    assert cache.oldest_pending >= time.monotonic() - recorded_at - 0.01
+
+
+def test_operations_come_in_the_order_of_their_oldest_unsaved_facts() -> None:
+    cache = make_cache()
+    record(cache, stage("first", "a"))
+    frozen = cache.freeze("op")
+    assert frozen is not None
+    record(cache, stage("second", "b"))
+    cache.accept("other", stage("third").key, stage("third"))
+    cache.saved(frozen[0], frozen[1], merged(1), cache.next_tick())
+    assert cache.dirty_opids() == ["op", "other"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "shown"),
+    [
+        (found(2, stage("known")), {"s": "known"}),
+        (Unchanged(opid="op", revision=Revision(1, 2)), {"s": "known"}),
+        (
+            Changes(opid="op", since=Revision(1, 1), revision=Revision(1, 2), update=Update(stages=(stage("known"),))),
+            {"s": "known"},
+        ),
+        (found(1, stage("older")), {"s": "known", "l": "lost"}),
+        (Unchanged(opid="op", revision=Revision(1, 1)), {"s": "known", "l": "lost"}),
+    ],
+)
+def test_a_lost_fact_is_shown_until_the_store_answers(answer: Answer, shown: dict[str, str]) -> None:
+    cache = make_cache()
+    cache.learn(found(2, stage("known")), cache.next_tick(), "make")
+    record(cache, stage("lost", "l"))
+    frozen = cache.freeze("op")
+    assert frozen is not None
+    assert cache.rejected(frozen[0], frozen[1], StoreRejected("op", "never")) == 1
+    assert names(cache) == {"s": "known", "l": "lost"}
+    changes: list[bool] = []
+    cache.watch(entry_of(cache), lambda: changes.append(True))
+    for _ in range(2):
+        cache.learn(answer, cache.next_tick(), "make")
+    assert names(cache) == shown
+    assert changes == [True] * (len(shown) == 1)
+    assert not entry_of(cache).is_flushed

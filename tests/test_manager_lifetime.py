@@ -4,12 +4,12 @@ Tests of the life of a manager: its block, the drain at its end, and shutdowns.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 import trio
 
-from timeline_trio import DrainError, ManagerClosed, Status, StoreRejected, StoreUnavailable, open_manager
+from timeline_trio import DrainError, InvalidValue, ManagerClosed, Status, StoreRejected, StoreUnavailable, open_manager
 from timeline_trio.store import MemoryStore, NoopStore
 from timeline_trio.testing import FaultyStore
 
@@ -234,3 +234,88 @@ async def test_a_loss_that_a_cancelled_shutdown_does_not_tell_is_reported(autoju
         with trio.move_on_after(1):
             await manager.shutdown(trio.current_time() + 2)
     assert errors.kinds == [StoreUnavailable, DrainError]
+
+
+@pytest.mark.parametrize("deadline", [float("nan"), None, "soon", 1j])
+async def test_a_deadline_that_is_no_time_changes_nothing(deadline: Any, autojump_clock: MockClock) -> None:
+    store = MemoryStore()
+    async with open_manager(store, config=quiet()) as manager:
+        with pytest.raises(InvalidValue) as caught:
+            await manager.shutdown(deadline)
+        assert caught.value.field == "deadline"
+        manager.begin("op", "copy")
+    assert len((await stored(store)).stages) == 1
+
+
+async def test_the_blocks_own_bound_holds_after_a_cancelled_shutdown(autojump_clock: MockClock) -> None:
+    store = FaultyStore(MemoryStore())
+    store.hang("merge", nth=None)
+    config = quiet(on_error=Errors(), export_timeout=1000)
+    async with open_manager(store, config=config, drain_timeout=2.0) as manager:
+        manager.begin("op", "copy")
+        with trio.move_on_after(1):
+            await manager.shutdown(trio.current_time() + 10_000)
+    assert trio.current_time() == pytest.approx(3.0)
+
+
+async def test_a_loss_is_told_once_though_one_of_two_callers_is_cancelled(autojump_clock: MockClock) -> None:
+    errors, store = Errors(), FaultyStore(MemoryStore())
+    store.hang("merge", nth=None)
+    raised: list[DrainError] = []
+
+    async def shut_down(patience: float) -> None:
+        with trio.move_on_after(patience):
+            try:
+                await manager.shutdown(trio.current_time() + 1)
+            except DrainError as error:
+                raised.append(error)
+
+    async with open_manager(store, config=quiet(on_error=errors, export_timeout=1000)) as manager:
+        manager.begin("op", "copy")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(shut_down, 0.5)
+            nursery.start_soon(shut_down, 50)
+    assert [error.lost for error in raised] == [{"op": 1}]
+    assert errors.told == []
+
+
+async def test_a_loss_is_reported_if_ctrl_c_ends_the_shutdown(autojump_clock: MockClock) -> None:
+    errors, store = Errors(), FaultyStore(MemoryStore())
+    store.hang("merge", nth=None)
+
+    def interrupt() -> NoReturn:
+        raise KeyboardInterrupt
+
+    async with open_manager(store, config=quiet(on_error=errors, export_timeout=1000)) as manager:
+        manager.begin("op", "copy")
+        task = trio.lowlevel.current_task()
+
+        async def press() -> None:
+            await trio.testing.wait_all_tasks_blocked()
+            task._attempt_abort(interrupt)  # noqa: SLF001 - what Trio does at Ctrl-C
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(press)
+            with pytest.raises(KeyboardInterrupt):
+                await manager.shutdown(trio.current_time() + 1)
+    assert errors.kinds == [DrainError]
+
+
+@pytest.mark.filterwarnings("ignore:.*strict_exception_groups:trio.TrioDeprecationWarning")
+def test_a_run_without_strict_groups_sees_the_same_exceptions() -> None:
+    async def main() -> None:
+        async with open_manager(MemoryStore(), config=quiet(load_interval=0.01, clock=broken)):
+            try:
+                await trio.sleep_forever()
+            finally:
+                raise Mine
+
+    def broken() -> int:
+        raise LookupError("a broken clock")
+
+    seen = []
+    for strict in (True, False):
+        with pytest.raises(ExceptionGroup) as caught:
+            trio.run(main, strict_exception_groups=strict)
+        seen.append([type(error) for error in caught.value.exceptions])
+    assert seen == [[Mine, LookupError]] * 2

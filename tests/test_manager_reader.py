@@ -1,10 +1,10 @@
 """
-Tests of reading, of the task that loads, and of watching.
+Tests of reading.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
@@ -14,34 +14,27 @@ from timeline_trio import (
     Actor,
     CorruptEntry,
     InvalidValue,
-    ManagerClosed,
     NotFound,
     Snapshot,
+    StageNotFound,
     Status,
     StoreError,
+    StoreRejected,
     StoreUnavailable,
     TimelineError,
     open_manager,
 )
-from timeline_trio.store import NOTHING_KNOWN, AnswerOrError, Known, MemoryStore, Unreadable
+from timeline_trio.model import Document
+from timeline_trio.store import Found, MemoryStore, Revision
 from timeline_trio.testing import FaultyStore
 
-from .recording import NEW_YEAR, SECOND, Errors, completed, eventually, quiet, stored, virtual_wall, wait_saved
-from .support import assert_counters_add_up
+from .case_support import WrappedStore
+from .recording import Errors, completed, filled, quiet, stored
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from trio.testing import MockClock
 
-
-async def filled(store: MemoryStore | FaultyStore, *opids: str) -> None:
-    """
-    Let another process save a stage of each operation.
-    """
-    async with open_manager(store, config=quiet(actor=Actor("peer"))) as peer:
-        for opid in opids:
-            peer.record(opid, completed())
+    from timeline_trio.store import Known
 
 
 async def test_readers_share_one_load_and_a_cancelled_one_leaves_alone(autojump_clock: MockClock) -> None:
@@ -314,306 +307,69 @@ async def test_a_reader_is_told_when_the_manager_closes_before_the_answer(autoju
     assert errors == ["'op': the manager closed before the store answered"] * 2
 
 
-async def test_what_others_record_is_discovered_and_followed(autojump_clock: MockClock) -> None:
-    # parity 49
-    store = MemoryStore(clock=virtual_wall)
-    config = quiet(flush_interval=0.5, load_interval=1.0, clock=virtual_wall)
-    async with open_manager(store, config=config) as first, open_manager(store, config=config) as second:
-        handle = first.begin("op", "copy", stage_id="s")
-        await eventually(lambda: second.statistics().cached_timelines == 1)
-        snapshot = await second.read("op")
-        assert not snapshot.collection.store_read
-        assert snapshot.stages[0].status is Status.RUNNING
-        handle.end()
-        ended_at = trio.current_time()
-        while (await second.read("op")).running_stages():  # noqa: ASYNC110 - polling is what is tried
-            await trio.sleep(0.1)
-        assert trio.current_time() - ended_at < 3
-        assert second.statistics().last_load_at is not None
-        assert second.statistics().pending_updates == 0
+@pytest.mark.parametrize("wrong", [None, Found(opid="other", revision=Revision(1, 1), document=Document(opid="other"))])
+async def test_a_wrong_answer_to_a_read_is_the_stores_failure(wrong: Any, autojump_clock: MockClock) -> None:
+    class Wrong(WrappedStore):
+        async def read(self, opid: str, known: Known | None = None) -> Any:
+            await super().read(opid, known)
+            return wrong
 
-
-async def test_loads_keep_to_the_batch_limit_and_the_window_moves_on(autojump_clock: MockClock) -> None:
-    # parity 71
-    class Recorded:
-        def __init__(self) -> None:
-            self.inner = MemoryStore(clock=virtual_wall)
-            self.merge, self.read = self.inner.merge, self.inner.read
-            self.mgets: list[int] = []
-            self.latests: list[tuple[float, int, int]] = []
-            self.failing = False
-
-        async def mget(
-            self,
-            opids: Sequence[str],
-            known: Mapping[str, Known] = NOTHING_KNOWN,  # noqa: ARG002 - as the contract has it
-        ) -> Sequence[AnswerOrError]:
-            self.mgets.append(len(opids))
-            await trio.lowlevel.checkpoint()
-            raise StoreUnavailable("", "no mget today")
-
-        async def latest(
-            self, after: int, limit: int, known: Mapping[str, Known] = NOTHING_KNOWN
-        ) -> Sequence[AnswerOrError]:
-            self.latests.append((trio.current_time(), after, limit))
-            if self.failing:
-                raise StoreUnavailable("", "no latest either")
-            return await self.inner.latest(after, limit, known)
-
-    store, errors = Recorded(), Errors()
-    config = quiet(batch_limit=2, load_interval=1.0, clock=virtual_wall, on_error=errors)
-    async with open_manager(store, config=config) as manager:
-        for index in range(5):
-            manager.begin(f"op{index}", "copy")
-        await manager.flush_all()
-        for index in range(5):
-            await manager.read(f"op{index}")
-        await eventually(lambda: len(store.latests) == 3)
-        assert max(store.mgets) == 2
-        assert sum(store.mgets) >= 5
-        assert store.latests[0][1:] == (0, 2)
-        _, after, _ = store.latests[1]
-        assert after == pytest.approx(NEW_YEAR + (store.latests[0][0] - 1) * SECOND, abs=SECOND // 100)
-        store.failing = True
-        await eventually(lambda: len(store.latests) == 6)
-        assert store.latests[4][1] == store.latests[5][1]
-        assert [opid for opid, _ in errors.told] == ["", ""]
-        assert manager.statistics().failing_since is not None
-        store.failing = False
-        await eventually(lambda: len(store.latests) == 8)
-        assert manager.statistics().failing_since is None
-
-
-async def test_a_row_that_cannot_be_read_is_reported_once_and_stops_no_other(autojump_clock: MockClock) -> None:
-    class Half:
-        def __init__(self) -> None:
-            self.inner = MemoryStore()
-            self.merge, self.read, self.mget = self.inner.merge, self.inner.read, self.inner.mget
-            self.broken = True
-            self.calls = 0
-
-        async def latest(
-            self,
-            after: int,  # noqa: ARG002 - as the contract has it
-            limit: int,
-            known: Mapping[str, Known] = NOTHING_KNOWN,  # noqa: ARG002 - as the contract has it
-        ) -> Sequence[AnswerOrError]:
-            self.calls += 1
-            answers = await self.inner.latest(0, limit, {})
-            if not self.broken:
-                return answers
-            bad = Unreadable(opid="bad", error=CorruptEntry("bad", "nonsense"))
-            return [bad if answer.opid == "bad" else answer for answer in answers]
-
-    store, errors = Half(), Errors()
-    await filled(store.inner, "op", "bad")
-    async with open_manager(store, config=quiet(load_interval=1.0, on_error=errors)) as manager:
-        await eventually(lambda: store.calls == 3)
-        assert errors.kinds == [CorruptEntry]
-        assert manager.statistics().cached_timelines == 1
-        store.broken = False
-        await eventually(lambda: store.calls == 5)
-        store.broken = True
-        await eventually(lambda: store.calls == 7)
-    assert errors.kinds == [CorruptEntry, CorruptEntry]
-    assert {opid for opid, _ in errors.told} == {"bad"}
-
-
-@pytest.mark.parametrize("method", ["mget", "latest"])
-async def test_a_load_that_hangs_times_out_and_is_tried_again(method: str, autojump_clock: MockClock) -> None:
-    errors, store = Errors(), FaultyStore(MemoryStore())
+    store = Wrong()
     await filled(store, "op")
-    store.hang(method, nth=1)  # type: ignore[arg-type]
-    async with open_manager(store, config=quiet(load_interval=1.0, export_timeout=2.0, on_error=errors)) as manager:  # noqa: SIM117 - the inner one must end first
-        async with manager.watch("op"):
-            await errors.wait_for(1)
-            await eventually(lambda: store.count(method) == 3)  # type: ignore[arg-type]
-    assert [str(error) for error in errors.of("")] == ["the store did not answer within export_timeout=2.0 s"]
-
-
-async def test_a_full_load_queue_drops_hints(autojump_clock: MockClock) -> None:
-    store = FaultyStore(MemoryStore())
-    await filled(store, *(f"op{index}" for index in range(10)))
-    async with open_manager(store, config=quiet(batch_limit=1)) as manager:
-        for _ in range(2):
-            for index in range(10):
-                await manager.read(f"op{index}")
-        assert manager.statistics().cached_timelines == 10
-    async with open_manager(store, config=quiet(batch_limit=1, export_timeout=1000)) as manager:
-        hang = store.hang("mget", nth=None)
-        for index in range(10):
-            await manager.read(f"op{index}")
-            await manager.read(f"op{index}")
-        await hang.wait_reached()
-        for index in range(10):
-            await manager.read(f"op{index}")
-        assert manager.statistics().hints_dropped == 5
-        hang.release()
-
-
-async def test_a_save_without_its_document_after_others_have_saved_is_loaded(autojump_clock: MockClock) -> None:
-    store = FaultyStore(MemoryStore())
-    store.strip_documents = True
     async with open_manager(store, config=quiet()) as manager:
-        manager.record("op", completed(id="first"))
-        await manager.flush("op")
-        await filled(store, "op")
-        manager.record("op", completed(id="second"))
-        await manager.flush("op")
-        assert len((await manager.read("op")).stages) == 2
-        await eventually(lambda: store.count("mget") == 1)
-        await trio.sleep(1)
-        assert {stage.id for stage in (await manager.read("op")).stages} == {"first", "second", "s"}
-        assert_counters_add_up(manager)
+        with pytest.raises(StoreError, match="could not be read") as caught:
+            await manager.read("op")
+        assert isinstance(caught.value.__cause__, TypeError | ValueError)
+        assert manager.statistics().cached_timelines == 0
 
 
-async def test_a_watcher_sees_what_is_known_and_then_the_newest_view_after_each_change(
-    autojump_clock: MockClock,
-) -> None:
-    async with open_manager(config=quiet()) as manager:
-        manager.begin("op", "one", stage_id="1")
-        async with manager.watch("op") as snapshots:
-            assert len((await anext(snapshots)).stages) == 1
-            with trio.move_on_after(10) as scope:
-                await anext(snapshots)
-            assert scope.cancelled_caught
-            for index in range(5):
-                manager.begin("op", "more", stage_id=f"more{index}")
-            assert len((await anext(snapshots)).stages) == 6
-            manager.finish("op")
-            assert (await anext(snapshots)).finished_at is not None
-
-
-@pytest.mark.parametrize(("until", "count"), [("finished", 1), ("settled", 3)])
-async def test_watching_ends_where_it_is_told_to(until: str, count: int, autojump_clock: MockClock) -> None:
-    seen: list[Snapshot] = []
-
-    async def watch() -> None:
-        async with manager.watch("op", until=until) as snapshots:  # type: ignore[arg-type]
-            seen.extend([snapshot async for snapshot in snapshots])
-
-    async with open_manager(config=quiet()) as manager, trio.open_nursery() as nursery:
-        nursery.start_soon(watch)
-        await trio.testing.wait_all_tasks_blocked()
-        handle = manager.begin("op", "copy")
-        manager.finish("op")
-        await trio.testing.wait_all_tasks_blocked()
-        handle.set_attributes({"a": 1})
-        await trio.testing.wait_all_tasks_blocked()
-        handle.end()
-    assert len(seen) == count
-    assert seen[-1].finished_at is not None
-    assert (not seen[-1].running_stages()) is (until == "settled")
-
-
-async def test_watching_ends_with_the_manager(autojump_clock: MockClock) -> None:
-    seen: list[Snapshot] = []
-
-    async def watch(opid: str) -> None:
-        async with manager.watch(opid) as snapshots:
-            seen.extend([snapshot async for snapshot in snapshots])
-
-    async with trio.open_nursery() as nursery, open_manager(config=quiet()) as manager:
-        nursery.start_soon(watch, "op")
-        nursery.start_soon(watch, "never known")
-        await trio.testing.wait_all_tasks_blocked()
-        manager.begin("op", "copy")
-    assert {snapshot.opid for snapshot in seen} == {"op"}
-    async with manager.watch("op") as snapshots:
-        assert len([snapshot async for snapshot in snapshots]) == 1
-    with pytest.raises(InvalidValue) as caught:
-        async with manager.watch("op", until="ever"):  # type: ignore[arg-type]
-            pass
-    assert caught.value.field == "until"
-
-
-async def test_a_watched_operation_is_loaded_every_interval(autojump_clock: MockClock) -> None:
-    store = MemoryStore(clock=virtual_wall)
-    config = quiet(load_interval=1.0, flush_interval=0.5, clock=virtual_wall)
-    async with open_manager(store, config=config) as first, open_manager(store, config=config) as second:  # noqa: SIM117 - the inner one must end first
-        async with second.watch("op") as snapshots:
-            handle = first.begin("op", "copy")
-            assert (await anext(snapshots)).stages[0].status is Status.RUNNING
-            handle.end()
-            assert (await anext(snapshots)).stages[0].status is Status.SUCCEEDED
-    assert trio.current_time() < 10
-
-
-async def test_a_finish_is_waited_for_even_of_an_unknown_operation(autojump_clock: MockClock) -> None:
-    store = MemoryStore(clock=virtual_wall)
-    config = quiet(load_interval=1.0, flush_interval=0.5, clock=virtual_wall)
-    async with (
-        open_manager(store, config=config) as first,
-        open_manager(store, config=config) as second,
-        trio.open_nursery() as nursery,
-    ):
-
-        async def wait() -> None:
-            snapshot = await second.wait_finished("op")
-            assert (snapshot.status, snapshot.error) == (Status.FAILED, "bad")
-            nursery.cancel_scope.cancel()
-
-        nursery.start_soon(wait)
-        await trio.sleep(5)
-        first.start("op", "job")
-        await trio.sleep(5)
-        first.finish("op", "bad")
-        await trio.sleep(50)
-        raise AssertionError("never seen")
-
-
-async def test_a_wait_for_a_finish_ends_with_the_manager(autojump_clock: MockClock) -> None:
-    closed: list[str] = []
-
-    async def wait(opid: str) -> None:
-        try:
-            await manager.wait_finished(opid)
-        except ManagerClosed:
-            closed.append(opid)
-
-    async with trio.open_nursery() as nursery, open_manager(config=quiet()) as manager:
-        manager.begin("op", "copy")
-        manager.finish("done")
-        nursery.start_soon(wait, "op")
-        nursery.start_soon(wait, "unknown")
-        await trio.testing.wait_all_tasks_blocked()
-        assert (await manager.wait_finished("done")).status is Status.SUCCEEDED
-    assert sorted(closed) == ["op", "unknown"]
-    assert (await manager.wait_finished("done")).status is Status.SUCCEEDED
-    with pytest.raises(ManagerClosed):
-        await manager.wait_finished("op")
-
-
-async def test_health_tells_when_the_store_answered_last(autojump_clock: MockClock) -> None:
+async def test_a_corrupt_entry_is_told_as_such(autojump_clock: MockClock) -> None:
     store = FaultyStore(MemoryStore())
-    async with open_manager(store, config=quiet(clock=virtual_wall, flush_interval=1.0)) as manager:
-        statistics = manager.statistics()
-        assert (statistics.last_save_at, statistics.last_load_at, statistics.failing_since) == (None, None, None)
-        await trio.sleep(5)
+    corrupt = CorruptEntry("op", "the stored payload cannot be read")
+    async with open_manager(store, config=quiet(on_error=Errors())) as manager:
+        store.fail("read", corrupt)
+        with pytest.raises(CorruptEntry, match="could not be read") as caught:
+            await manager.read("op")
+        assert caught.value.__cause__ is corrupt
+        store.fail("merge", corrupt)
         manager.begin("op", "copy")
-        await manager.flush("op")
-        assert manager.statistics().last_save_at == pytest.approx(NEW_YEAR + 5 * SECOND, abs=SECOND)
-        await manager.read("op", fresh=True)
-        assert manager.statistics().last_load_at == pytest.approx(NEW_YEAR + 5 * SECOND, abs=SECOND)
-        store.outage = StoreUnavailable("", "down")
-        manager.begin("op", "copy")
-        for _ in range(2):
-            with pytest.raises(StoreUnavailable):
-                await manager.read("op", fresh=True)
-            await trio.sleep(5)
-        assert manager.statistics().failing_since == pytest.approx(NEW_YEAR + 5 * SECOND, abs=2 * SECOND)
-        assert manager.statistics().oldest_pending > 0
-        store.outage = None
-        await wait_saved(manager)
-        assert manager.statistics().failing_since is None
+        with pytest.raises(CorruptEntry, match="could not save"):
+            await manager.flush("op")
 
 
-async def test_an_operation_that_is_only_watched_is_read_as_if_it_were_not(autojump_clock: MockClock) -> None:
+async def test_a_lost_fact_is_shown_until_the_store_answers_a_read(autojump_clock: MockClock) -> None:
     store = FaultyStore(MemoryStore())
-    async with open_manager(store, config=quiet()) as manager, manager.watch("op"):
-        for _ in range(2):
-            with pytest.raises(NotFound):
-                await manager.read("op")
-        await filled(store, "op")
-        assert (await manager.read("op")).collection.store_read
-    assert store.count("read") == 3
+    async with open_manager(store, config=quiet(on_error=Errors())) as manager:
+        manager.record("op", completed(id="kept"))
+        await manager.flush("op")
+        store.fail("merge", StoreRejected("op", "never"))
+        manager.record("op", completed(id="lost"))
+        with pytest.raises(StoreRejected):
+            await manager.flush("op")
+        snapshot = await manager.read("op")
+        assert [stage.id for stage in snapshot.stages] == ["kept", "lost"]
+        snapshot = await manager.read("op", fresh=True)
+        assert [stage.id for stage in snapshot.stages] == ["kept"]
+        assert not snapshot.collection.local_flushed
+        manager.record("op", completed(id="lost"))
+        await manager.flush("op")
+        snapshot = await manager.read("op", fresh=True)
+        assert [stage.id for stage in snapshot.stages] == ["kept", "lost"]
+        assert snapshot.collection.local_flushed
+
+
+async def test_a_stage_that_others_began_anew_is_ended_by_the_name_that_it_has_now(autojump_clock: MockClock) -> None:
+    store = MemoryStore()
+    async with open_manager(store, config=quiet()) as mine, open_manager(store, config=quiet()) as other:
+        mine.begin("op", "copy", stage_id="s")
+        with pytest.raises(StageNotFound):
+            await mine.end("op", "verify")
+        await mine.flush("op")
+        other.begin("op", "verify", stage_id="s")
+        await other.flush("op")
+        await mine.read("op", fresh=True)
+        with pytest.raises(StageNotFound):
+            await mine.end("op", "copy")
+        await mine.end("op", "verify")
+        (stage,) = (await mine.read("op")).stages
+        assert (stage.name, stage.status) == ("verify", Status.SUCCEEDED)

@@ -1,39 +1,37 @@
 """
-Tests of the task that saves, and of flushing.
+Tests of the task that saves.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 import trio
 
 from timeline_trio import (
-    Config,
     CorruptEntry,
     FlushError,
-    InvalidValue,
-    ManagerClosed,
     Status,
     StoreError,
     StoreRejected,
     StoreUnavailable,
     open_manager,
 )
-from timeline_trio._manager._backoff import Backoff
 from timeline_trio.store import Known, MemoryStore, Merged
 from timeline_trio.testing import FaultyStore
 
+from .case_support import WrappedStore
 from .recording import Errors, completed, eventually, quiet, saves, stored, wait_saved
 from .support import assert_counters_add_up
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Sequence
 
     from trio.testing import MockClock
 
     from timeline_trio.model import Update
+    from timeline_trio.store import MergeRequest
     from timeline_trio.testing._faults import StoreMethod
 
 
@@ -368,170 +366,6 @@ async def test_an_outage_slows_the_saver_and_the_first_success_releases_everythi
         assert_counters_add_up(manager)
 
 
-async def test_a_waiting_flush_overrides_the_backoff_once_an_interval(autojump_clock: MockClock) -> None:
-    store = FaultyStore(MemoryStore())
-    async with open_manager(store, config=quiet(flush_interval=1.0), drain_timeout=0) as manager:
-        store.outage = StoreUnavailable("", "down")
-        manager.begin("op", "copy")
-        await trio.sleep(300)
-        before, began = len(store.calls), trio.current_time()
-        for _ in range(5):
-            with pytest.raises(StoreUnavailable):
-                await manager.flush("op")
-        assert len(store.calls) == before + 5
-        assert 3.9 <= trio.current_time() - began <= 6.5
-        store.outage = None
-        await manager.flush("op")
-        assert trio.current_time() - began <= 8
-
-
-async def test_a_flush_waits_for_its_own_checkpoint_only(autojump_clock: MockClock) -> None:
-    # parity 45, 51
-    store = FaultyStore(MemoryStore())
-    async with open_manager(store, config=quiet(export_timeout=1000)) as manager:
-        first = store.hang("merge", nth=1)
-        second = store.hang("merge", nth=2)
-        handle = manager.begin("op", "copy", stage_id="s")
-        manager.begin("other", "copy")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(manager.flush, "op")
-            await first.wait_reached()
-            handle.end()
-            first.release()
-        assert (await stored(store)).stages["s", ""].status is Status.RUNNING
-        assert saves(store, "other") == 0
-        manager.flush_soon("op")
-        await second.wait_reached()
-        second.release()
-        await manager.flush("op")
-        assert (await stored(store)).stages["s", ""].status is Status.SUCCEEDED
-
-
-async def test_a_flush_covers_what_is_in_flight_and_what_waits_behind_it(autojump_clock: MockClock) -> None:
-    store = FaultyStore(MemoryStore())
-    hang = store.hang("merge")
-    done: list[str] = []
-
-    async def flush(name: str) -> None:
-        await manager.flush("op")
-        done.append(name)
-
-    async with open_manager(store, config=quiet(export_timeout=1000)) as manager:
-        handle = manager.begin("op", "copy")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(flush, "first")
-            await hang.wait_reached()
-            handle.end()
-            nursery.start_soon(flush, "second")
-            await trio.testing.wait_all_tasks_blocked()
-            assert done == []
-            hang.release()
-        assert done == ["first", "second"]
-        assert saves(store, "op") == 2
-
-
-async def test_a_cancelled_flush_leaves_the_save_to_the_background(autojump_clock: MockClock) -> None:
-    # parity 44
-    store = FaultyStore(MemoryStore())
-    hang = store.hang("merge")
-    async with open_manager(store, config=quiet()) as manager:
-        manager.begin("op", "copy")
-        with trio.move_on_after(1) as scope:
-            await manager.flush("op")
-        assert scope.cancelled_caught
-        with trio.CancelScope() as scope:
-            scope.cancel()
-            await manager.flush("op")
-        assert scope.cancelled_caught
-        hang.release()
-        await wait_saved(manager)
-
-
-async def test_flush_soon_returns_at_once_and_wakes_the_saver(autojump_clock: MockClock) -> None:
-    # parity 44, 46
-    errors, store = Errors(), FaultyStore(MemoryStore())
-    store.fail("merge")
-    async with open_manager(store, config=quiet(on_error=errors)) as manager:
-        manager.begin("op", "copy")
-        manager.flush_soon("op")
-        assert store.calls == []
-        await errors.wait_for(1)
-        assert [opid for opid, _ in errors.told] == ["op"]
-        assert trio.current_time() < 1
-        manager.flush_soon("unknown")
-
-
-async def test_flushes_while_recording_goes_on(autojump_clock: MockClock) -> None:
-    # parity 39
-    store = MemoryStore()
-    async with open_manager(store, config=quiet(flush_interval=1.0)) as manager:
-
-        async def work(number: int) -> None:
-            for index in range(10):
-                manager.begin("op", "copy", stage_id=f"{number}-{index}").end()
-                await manager.flush("op")
-                assert f"{number}-{index}" in {key[0] for key in (await stored(store)).stages}
-
-        async with trio.open_nursery() as nursery:
-            for number in range(10):
-                nursery.start_soon(work, number)
-        manager.begin("op", "later")
-        await wait_saved(manager)
-    assert len((await stored(store)).stages) == 101
-
-
-async def test_a_flush_works_while_everything_around_is_cancelled(autojump_clock: MockClock) -> None:
-    store = MemoryStore()
-    with trio.move_on_after(1):
-        async with open_manager(store, config=quiet()) as manager:
-            try:
-                manager.begin("op", "copy")
-                await trio.sleep_forever()
-            finally:
-                with trio.CancelScope(shield=True):
-                    await manager.flush("op")
-                    assert manager.statistics().pending_updates == 0
-
-
-async def test_flush_all_tells_what_could_not_be_saved(autojump_clock: MockClock) -> None:
-    # parity 61
-    store = FaultyStore(MemoryStore())
-    async with open_manager(store, config=quiet(flush_interval=1.0)) as manager:
-        await manager.flush_all()
-        manager.begin("a", "copy")
-        store.outage = StoreUnavailable("", "down")
-        with pytest.raises(FlushError) as caught:
-            await manager.flush_all()
-        assert list(caught.value.causes) == ["a"]
-        assert "'a'" in str(caught.value)
-        (stage,) = (await manager.read("a")).stages
-        assert stage.status is Status.RUNNING
-        store.outage = None
-        await manager.flush_all()
-
-
-async def test_a_flush_that_the_end_of_the_manager_overtakes_says_so(autojump_clock: MockClock) -> None:
-    store = FaultyStore(MemoryStore())
-    seen: list[type[BaseException]] = []
-
-    async def expect_closed(flush: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await flush()
-        except ManagerClosed as error:
-            seen.append(type(error))
-
-    async with trio.open_nursery() as nursery:  # noqa: SIM117 - the inner one must end first
-        async with open_manager(store, config=quiet(export_timeout=1000), drain_timeout=1.0) as manager:
-            hang = store.hang("merge", nth=None)
-            manager.begin("op", "copy")
-            nursery.start_soon(expect_closed, lambda: manager.flush("op"))
-            nursery.start_soon(expect_closed, manager.flush_all)
-            await hang.wait_reached()
-    assert seen == [ManagerClosed, ManagerClosed]
-    await manager.flush("op")
-    await manager.flush_all()
-
-
 async def test_twenty_writers_keep_their_identities(autojump_clock: MockClock) -> None:
     # parity 13, 33, 63
     from timeline_trio import Actor  # noqa: PLC0415 - this test's own
@@ -556,61 +390,144 @@ async def test_twenty_writers_keep_their_identities(autojump_clock: MockClock) -
     assert {stage.status for stage in stages} == {Status.SUCCEEDED}
 
 
-def test_a_streak_grows_its_delays_up_to_thirty_seconds() -> None:
-    from random import Random  # noqa: PLC0415 - this test's own
+@pytest.mark.parametrize("drains", [False, True])
+async def test_operations_that_hang_do_not_hold_up_the_healthy_ones(*, drains: bool, autojump_clock: MockClock) -> None:
+    class Hanging(WrappedStore):
+        down = True
 
-    backoff = Backoff(1.0, Random(7))  # noqa: S311 - spreads periods
-    assert not backoff.succeeded()
-    delays = []
-    for _ in range(60):
-        backoff.failed(0.0)
-        delays.append(backoff.until)
-    assert delays[:3] == [1.0, 1.0, 1.0]
-    assert 1.5 <= delays[3] <= 2.0
-    assert all(22.5 <= delay <= 30 for delay in delays[10:])
-    assert backoff.succeeded()
-    assert backoff.until == float("-inf")
+        async def merge(self, opid: str, update: Update, known: Known | None = None) -> Merged:
+            await trio.lowlevel.checkpoint()
+            if self.down:
+                raise StoreUnavailable(opid, "down")
+            if opid.startswith("hangs"):
+                await trio.sleep_forever()
+            return await super().merge(opid, update, known)
+
+    store = Hanging()
+    config = quiet(flush_interval=1.0, export_timeout=0.2, on_error=Errors())
+    async with open_manager(store, config=config, drain_timeout=5.0) as manager:
+        for opid in ("hangs 1", "hangs 2", "healthy 1", "healthy 2", "healthy 3"):
+            manager.begin(opid, "copy")
+        await trio.sleep(3)
+        store.down = False
+        if not drains:
+            await eventually(lambda: manager.statistics().saved_updates == 3)
+    assert manager.statistics().saved_updates == 3
+    assert manager.statistics().dropped_updates == 2
+
+
+async def test_what_waits_longest_has_its_place_though_it_failed_once(autojump_clock: MockClock) -> None:
+    class Slow(WrappedStore):
+        failures = 1
+
+        async def merge(self, opid: str, update: Update, known: Known | None = None) -> Merged:
+            await trio.sleep(0.1)
+            if opid == "once" and self.failures:
+                self.failures -= 1
+                raise ValueError("a glitch")
+            saved.append(opid)
+            return await super().merge(opid, update, known)
+
+    async def record(opid: str) -> None:
+        while True:
+            manager.begin(opid, "copy").end()
+            await trio.sleep(0.2)
+
+    saved: list[str] = []
+    config = quiet(flush_interval=1.0, batch_limit=4, on_error=Errors())
+    async with open_manager(Slow(), config=config) as manager, trio.open_nursery() as nursery:
+        manager.begin("once", "copy")
+        for index in range(30):
+            nursery.start_soon(record, f"op{index}")
+        await eventually(lambda: "once" in saved)
+        nursery.cancel_scope.cancel()
+    assert trio.current_time() < 60
+
+
+async def test_hints_do_not_starve_the_period_of_a_slow_store(autojump_clock: MockClock) -> None:
+    class Slow(WrappedStore):
+        async def merge(self, opid: str, update: Update, known: Known | None = None) -> Merged:
+            await trio.sleep(1.5)
+            saved.append(opid)
+            return await super().merge(opid, update, known)
+
+    async def hint() -> None:
+        while True:
+            manager.begin("noisy", "copy").end()
+            manager.flush_soon("noisy")
+            await trio.sleep(0.1)
+
+    saved: list[str] = []
+    config = quiet(flush_interval=1.0)
+    async with open_manager(Slow(), config=config) as manager, trio.open_nursery() as nursery:
+        nursery.start_soon(hint)
+        await trio.sleep(3)
+        manager.begin("quiet", "copy")
+        await eventually(lambda: "quiet" in saved)
+        nursery.cancel_scope.cancel()
+    assert trio.current_time() < 15
+
+
+async def test_a_joint_save_is_the_one_try_of_each_operation_in_it(autojump_clock: MockClock) -> None:
+    class Joint(WrappedStore):
+        async def merge(self, opid: str, update: Update, known: Known | None = None) -> Merged:
+            alone.append(opid)
+            return await super().merge(opid, update, known)
+
+        async def merge_many(self, requests: Sequence[MergeRequest]) -> list[Merged | StoreError]:
+            await trio.lowlevel.checkpoint()
+            return [
+                StoreUnavailable(request.opid, "busy")
+                if request.opid == "odd"
+                else await self.inner.merge(request.opid, request.update)
+                for request in requests
+            ]
+
+    alone: list[str] = []
+    errors = Errors()
+    async with open_manager(Joint(), config=quiet(flush_interval=10.0, on_error=errors)) as manager:
+        for opid in ("odd", "fine"):
+            manager.begin(opid, "copy")
+        with pytest.raises(FlushError):
+            await manager.flush_all()
+        await trio.sleep(1)
+        assert alone == []
+        await wait_saved(manager)
+    assert alone == ["odd"]
+    assert errors.kinds == [StoreUnavailable]
+
+
+@pytest.mark.parametrize("wrong", [None, [], [None, None], [object(), object()], 5])
+async def test_a_wrong_answer_to_a_joint_save_is_the_stores_failure(wrong: Any, autojump_clock: MockClock) -> None:
+    class Wrong(WrappedStore):
+        async def merge_many(self, requests: Sequence[MergeRequest]) -> Any:  # noqa: ARG002 - as the contract has it
+            await trio.lowlevel.checkpoint()
+            return wrong
+
+    async with open_manager(Wrong(), config=quiet()) as manager:
+        manager.begin("a", "copy")
+        manager.begin("b", "copy")
+        await manager.flush_all()
+        assert manager.statistics().saved_updates == 2
 
 
 @pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        ({"actor": "me"}, "actor"),
-        ({"batch_limit": 0}, "batch_limit"),
-        ({"batch_limit": 1.0}, "batch_limit"),
-        ({"max_timelines": True}, "max_timelines"),
-        ({"max_pending_timelines": -1}, "max_pending_timelines"),
-        ({"max_pending_updates": 0}, "max_pending_updates"),
-        ({"max_fact_bytes": "1"}, "max_fact_bytes"),
-        ({"flush_interval": 0}, "flush_interval"),
-        ({"flush_interval": float("inf")}, "flush_interval"),
-        ({"load_interval": float("nan")}, "load_interval"),
-        ({"export_timeout": "5"}, "export_timeout"),
-        ({"redact": 5}, "redact"),
-        ({"on_error": "log"}, "on_error"),
-        ({"clock": None}, "clock"),
-        ({"new_id": 5}, "new_id"),
-    ],
+    "wrong",
+    [None, "saved", Merged(revision=1, changed=True), Merged(revision=None, changed=True, document={})],  # type: ignore[arg-type]
 )
-def test_options_are_refused_by_name(options: dict[str, object], field: str) -> None:
-    with pytest.raises(InvalidValue) as caught:
-        Config(**options)  # type: ignore[arg-type]
-    assert caught.value.field == field
+async def test_a_wrong_answer_to_a_save_is_tried_again(wrong: Any, autojump_clock: MockClock) -> None:
+    class Wrong(WrappedStore):
+        answers: ClassVar[list[Any]] = [wrong]
 
+        async def merge(self, opid: str, update: Update, known: Known | None = None) -> Any:
+            merged = await super().merge(opid, update, known)
+            return self.answers.pop() if self.answers else merged
 
-async def test_other_options_of_the_manager_are_refused_by_name(autojump_clock: MockClock) -> None:
-    for arguments, field in (
-        ({"config": {}}, "config"),
-        ({"drain_timeout": -1}, "drain_timeout"),
-        ({"drain_timeout": float("nan")}, "drain_timeout"),
-        ({"drain_timeout": None}, "drain_timeout"),
-    ):
-        with pytest.raises(InvalidValue) as caught:
-            async with open_manager(**arguments):
-                pass
-        assert caught.value.field == field
-    assert Config(batch_limit=3).batch_limit == 3
-    async with open_manager(config=Config(batch_limit=3)) as manager:
-        assert manager.config.batch_limit == 3
-        assert repr(manager).startswith("<Manager open, 0 timelines, 0 of them pending, on ")
-    assert repr(manager).startswith("<Manager closed")
+    errors = Errors()
+    async with open_manager(Wrong(), config=quiet(flush_interval=1.0, on_error=errors)) as manager:
+        manager.begin("op", "copy")
+        with pytest.raises(StoreError, match="could not save"):
+            await manager.flush("op")
+        await wait_saved(manager)
+        assert_counters_add_up(manager)
+    assert errors.kinds == [TypeError]

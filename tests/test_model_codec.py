@@ -225,6 +225,19 @@ def test_older_spellings_are_read_and_never_written() -> None:
     assert decode_stage(json.dumps(stage_members(fields={"b": 1, "a": 2}))) == stage
 
 
+@pytest.mark.parametrize(
+    "none",
+    ["0001-01-01T00:00:00.000Z", "0001-01-01t00:00:00z", "0001-01-01T00:00:00-00:00", "0001-01-01T02:00:00+02:00"],
+)
+def test_no_finish_is_read_in_any_spelling_and_never_written(none: str) -> None:
+    document = decode_document(payload(stage_members(finished_at=none), finished_at=none, status="failed"))
+    assert document.finish is None
+    assert document.stages["s", ""].finished_at is None
+    written = encode_document(document)
+    assert "finished_at" not in written
+    assert encode_document(decode_document(written)) == written
+
+
 def test_snapshot_reads_older_spellings_too() -> None:
     old = payload(
         stage_members(fields={"a": 1}),
@@ -286,6 +299,7 @@ def test_unknown_members_are_kept_with_their_record() -> None:
         ('{"id":" op"}', "id"),
         ('{"id":"op","stages":{}}', "stages"),
         ('{"id":"op","stages":[1]}', "stages[0]"),
+        (b'{"id":"op","stages":[{"id":"\xff"}]}', "stages[0]"),
         ('{"id":"op","operation":"n"}', "started_at"),
         ('{"id":"op","attributes":{"a":1}}', "started_at"),
         ('{"id":"op","started_at":"yesterday"}', "started_at"),

@@ -9,7 +9,7 @@ import json
 from collections import ChainMap
 from decimal import Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -137,6 +137,12 @@ def test_other_mappings_are_taken_too() -> None:
 def test_only_a_mapping_has_attributes() -> None:
     with pytest.raises(InvalidValue, match="mapping"):
         encode_attributes([("a", 1)])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [0, [], "", False])
+def test_what_is_empty_and_no_mapping_is_refused_too(value: Any) -> None:
+    with pytest.raises(InvalidValue, match="expected a mapping"):
+        encode_attributes(value)
 
 
 def test_nesting_up_to_the_limit_is_accepted() -> None:

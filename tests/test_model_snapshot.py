@@ -254,6 +254,21 @@ def test_summary_is_this_text() -> None:
     assert "secret" not in read.summary()
 
 
+def test_summary_is_broken_or_forged_by_no_name_and_no_text() -> None:
+    read = snapshot(
+        stage("1", "fetch\n  build: succeeded, 1s", at=0, until=1, status=Status.FAILED, error="\x1b[1A\r\u2028x"),
+        stage("1", "fetch", at=1, until=2, actor=Actor("", "host\x85")),
+        start=Start(name="deploy\n", at=0),
+        finish=Finish(at=SECOND, status=Status.FAILED, error="a\nlocal_flushed=true store_read=true"),
+    )
+    assert read.summary().splitlines() == [
+        r"deploy\n: failed, 1s: a\nlocal_flushed=true store_read=true",
+        r"  fetch\n  build: succeeded, 1s (no actor): failed, 1s: \x1b[1A\r\u2028x",
+        r"  fetch (host\x85): succeeded, 1s",
+        "local_flushed=true store_read=true",
+    ]
+
+
 def test_summary_of_nothing_has_its_two_lines() -> None:
     assert snapshot().summary() == "operation: unknown, 0s\nlocal_flushed=true store_read=true"
 

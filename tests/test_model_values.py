@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from timeline_trio._model._text import check_opid, printable_text
+from timeline_trio._model._text import check_opid, one_line, printable_text
 from timeline_trio._model._validation import check_boundary, check_completed, check_stage
 from timeline_trio.model import (
     NO_ACTOR,
@@ -85,6 +85,21 @@ def test_text_of_other_programs_is_made_printable() -> None:
     assert printable_text("plain", 10) == "plain"
     assert printable_text("a\udcffb", 10) == "a\\udcffb"
     assert printable_text("x" * 12, 10) == "x" * 10 + "\N{HORIZONTAL ELLIPSIS} (2 more characters)"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain ünïcödé \N{ZERO WIDTH JOINER}", "plain ünïcödé \N{ZERO WIDTH JOINER}"),
+        ("a\nb\r\tc", r"a\nb\r\tc"),
+        ("\x1b[2K\x07\x7f\x9b", r"\x1b[2K\x07\x7f\x9b"),
+        ("\x0b\x0c\x1c\x85\u2028\u2029", r"\x0b\x0c\x1c\x85\u2028\u2029"),
+        ("\u202egnol\u2066", r"\u202egnol\u2066"),
+    ],
+)
+def test_text_is_shown_in_one_line_with_what_is_unruly_escaped(text: str, shown: str) -> None:
+    assert one_line(text) == shown
+    assert len(one_line(text).splitlines()) == 1
 
 
 def test_completed_stage_takes_datetimes_and_attributes() -> None:
@@ -203,16 +218,70 @@ def test_reference_comes_back_from_json_and_header(opid: str, stage_id: str, act
     assert StageRef.from_header(f" {header}\t") == reference
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"opid":"op","stage_id":""}', '{"opid":" ","stage_id":"s"}'])
-def test_bad_reference_in_json_is_refused(text: str) -> None:
+@pytest.mark.parametrize("opid", ["", "op", " no opid\n", "x" * 200])
+def test_reference_to_no_stage_comes_back_whatever_its_opid(opid: str) -> None:
+    reference = StageRef(opid, "")
+    assert StageRef.from_json(reference.to_json()) == reference
+    assert StageRef.from_header(reference.to_header()) == reference
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        '{"opid":"","stage_id":"s"}',
+        '{"opid":" ","stage_id":"s"}',
+        '{"opid":"op","stage_id":"\ud800"}',
+        b'{"opid":"op","stage_id":"\xff"}',
+        '{"opid":"op","stage_id":"s","x":' + "[" * 100_000 + "]" * 100_000 + "}",
+        5,
+    ],
+)
+def test_bad_reference_in_json_is_refused(text: Any) -> None:
     with pytest.raises(InvalidValue):
         StageRef.from_json(text)
 
 
-@pytest.mark.parametrize("value", ["", "a", "a;b;c", "a;b;c;d;e", ";s;;", "op;;;", "op;%ff;;", "%20op;s;;"])
-def test_bad_reference_in_a_header_is_refused(value: str) -> None:
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "a",
+        "a;b;c",
+        "a;b;c;d;e",
+        ";s;;",
+        "%20op;s;;",
+        "op;%ff;;",
+        "op;%ed%a0%80;;",
+        "op;%ZZ;;",
+        "op;s;;%",
+        "op;s;;\ud800",
+        b"op;s;;",
+        5,
+    ],
+)
+def test_bad_reference_in_a_header_is_refused(value: Any) -> None:
     with pytest.raises(InvalidValue):
         StageRef.from_header(value)
+
+
+@pytest.mark.parametrize(
+    ("reference", "field"),
+    [
+        (StageRef(" ", "s"), "opid"),
+        (StageRef("\ud800", ""), "opid"),
+        (StageRef("op", "\ud800"), "stage_id"),
+        (StageRef("op", "s", Actor("", "\ud800")), "actor.name"),
+        (StageRef("op", 5), "stage_id"),  # type: ignore[arg-type]
+    ],
+)
+def test_bad_reference_is_refused_before_it_is_written(reference: StageRef, field: str) -> None:
+    for write in (reference.to_json, reference.to_header):
+        with pytest.raises(InvalidValue) as caught:
+            write()
+        assert caught.value.field == field
 
 
 def test_root_id_stands_for_the_operation() -> None:

@@ -131,7 +131,7 @@ async def test_the_root_can_be_a_parent_and_never_a_stage(autojump_clock: MockCl
         assert not node.orphan
         with pytest.raises(InvalidStage) as caught:
             manager.begin("op", "child", stage_id=root)
-        assert caught.value.field == "id"
+        assert caught.value.field == "stage_id"
 
 
 @pytest.mark.parametrize(
@@ -141,16 +141,19 @@ async def test_the_root_can_be_a_parent_and_never_a_stage(autojump_clock: MockCl
         ({"name": 7}, "name"),
         ({"name": "\ud800"}, "name"),
         ({"name": Label("copy")}, "name"),
-        ({"stage_id": ""}, "id"),
+        ({"stage_id": ""}, "stage_id"),
         ({"stage_id": "\ud800"}, "stage_id"),
         ({"stage_id": "s", "parent": "s"}, "parent_id"),
         ({"parent": 7}, "parent"),
         ({"parent": "\ud800"}, "parent"),
+        ({"parent": StageRef("op", "\ud800")}, "parent"),
         ({"actor": "me"}, "actor"),
         ({"actor": Actor(id="\ud800")}, "actor.id"),
         ({"started_at": datetime(2026, 1, 1)}, "started_at"),  # noqa: DTZ001 - a naive time is refused
         ({"started_at": 1.5}, "started_at"),
         ({"attributes": [1]}, "attributes"),
+        ({"attributes": []}, "attributes"),
+        ({"attributes": 0}, "attributes"),
         ({"attributes": {"a": float("nan")}}, "attributes['a']"),
         ({"attributes": {"a": object()}}, "attributes['a']"),
         ({"attributes": {1: 2}}, "attributes['1']"),
@@ -159,6 +162,8 @@ async def test_the_root_can_be_a_parent_and_never_a_stage(autojump_clock: MockCl
         ({"opid": "x" * 192}, "opid"),
         ({"opid": "a\nb"}, "opid"),
         ({"opid": None}, "opid"),
+        ({"opid": []}, "opid"),
+        ({"opid": {}}, "opid"),
     ],
 )
 async def test_a_bad_argument_is_refused_by_name_and_leaves_nothing(
@@ -345,6 +350,9 @@ async def test_a_redaction_that_fails_or_returns_no_text_refuses_the_call(autoju
         handle = manager.begin("op", "copy")
         with pytest.raises(LookupError):
             handle.set_attributes({"a": 1})
+        for bad in ([1], [], 0):
+            with pytest.raises(InvalidValue, match="attributes: expected a mapping"):
+                handle.end(attributes=bad)  # type: ignore[arg-type]
         with pytest.raises(InvalidValue):
             handle.end("bad")
         handle.end()

@@ -5,7 +5,7 @@ Tests of stages and operations as blocks.
 from __future__ import annotations
 
 import contextvars
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
@@ -13,12 +13,15 @@ import trio
 from timeline_trio import (
     Actor,
     BufferFull,
+    Canceled,
     InvalidAttribute,
     InvalidValue,
     ManagerClosed,
     StageHandle,
+    StageRef,
     Status,
     current_stage,
+    noop,
     open_manager,
 )
 from timeline_trio.store import MemoryStore
@@ -129,11 +132,11 @@ async def test_the_current_stage_reaches_the_tasks_and_threads_of_a_block_and_no
             await both.wait()
             assert current_stage() is stage
             seen[f"{name} thread"] = await trio.to_thread.run_sync(current_stage)
-            async with trio.open_nursery() as nursery:
+            async with trio.open_nursery() as nursery:  # noqa: ASYNC112 - another task is the point
                 nursery.start_soon(look, f"{name} task")
             seen[name] = stage
 
-    async def look(name: str) -> None:
+    async def look(name: str) -> None:  # noqa: ASYNC124 - a task is to run it
         seen[name] = current_stage()
 
     async with open_manager(config=quiet()) as manager:
@@ -205,8 +208,71 @@ async def test_a_refused_end_is_reported_and_leaves_the_outcome_of_the_body(auto
         with pytest.raises(LookupError, match="mine"), manager.operation("op", "job"), manager.stage("op", "copy"):
             raise LookupError("mine")
         (stage,) = (await manager.read("op")).stages
-    assert stage.status is Status.RUNNING
+        assert (await manager.read("op")).status is Status.FAILED
+    assert (stage.status, stage.error) == (Status.FAILED, "")
     assert errors.kinds == [RuntimeError, RuntimeError]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ValueError("x" * 5_000), Status.FAILED),
+        (Canceled("x" * 5_000), Status.CANCELED),
+        (ExceptionGroup("g", [TimeoutError("x" * 5_000)] * 20), Status.CANCELED),
+    ],
+)
+async def test_an_end_whose_text_is_refused_is_reported_and_recorded_without_it(
+    error: Exception, status: Status, autojump_clock: MockClock
+) -> None:
+    errors = Errors()
+    async with open_manager(config=quiet(on_error=errors, max_fact_bytes=1_024)) as manager:
+        with pytest.raises(type(error)), manager.operation("op", "job"), manager.stage("op", "copy"):
+            raise error
+        snapshot = await manager.read("op")
+    (stage,) = snapshot.stages
+    assert (stage.status, stage.error) == (snapshot.status, snapshot.error) == (status, "")
+    assert errors.kinds == [InvalidValue, InvalidValue]
+
+
+async def test_an_end_that_is_refused_for_another_reason_is_tried_and_counted_once(autojump_clock: MockClock) -> None:
+    errors = Errors()
+    async with open_manager(config=quiet(on_error=errors, max_pending_updates=1)) as manager:
+        with pytest.raises(LookupError), manager.operation("op", "job"):
+            raise LookupError
+        assert manager.statistics().refused_updates == 1
+    assert errors.kinds == [BufferFull]
+
+
+async def test_a_raised_cancellation_ends_its_stage_whatever_its_text(autojump_clock: MockClock) -> None:
+    errors = Errors()
+    async with open_manager(config=quiet(on_error=errors)) as manager:
+        with pytest.raises(Canceled), manager.stage("op", "copy"):
+            raise Canceled("\ud800")
+        (stage,) = (await manager.read("op")).stages
+        assert (stage.status, stage.error) == (Status.CANCELED, "\\ud800")
+        block = manager.stage("op", "left by hand")
+        block.__enter__()
+        block.__exit__(Canceled, Canceled("\ud800"), None)
+        (stage,) = (await manager.read("op")).named("left by hand")
+        assert (stage.status, stage.error) == (Status.CANCELED, "")
+    assert errors.kinds == [InvalidValue]
+
+
+@pytest.mark.parametrize("opid", [" bad opid", "\ud800", None, []])
+async def test_the_reference_of_an_inert_handle_can_be_handed_over_and_means_no_parent(
+    opid: Any, autojump_clock: MockClock
+) -> None:
+    async with open_manager(config=quiet(on_error=Errors())) as manager:
+        with manager.stage(opid, "copy") as refused, manager.stage("op", "") as unnamed:
+            for handle in (refused, unnamed, noop("op").begin("copy")):
+                reference = StageRef.from_json(handle.ref.to_json())
+                assert reference == StageRef.from_header(handle.ref.to_header()) == handle.ref
+                assert reference.stage_id == ""
+                for parent in (handle, reference):
+                    child = manager.begin("op", "child", parent=parent)
+                    assert child.begun is not None
+                    assert child.begun.parent_id == ""
+        assert unnamed.ref.opid == "op"
 
 
 async def test_blocks_of_a_closed_manager_run_their_bodies(autojump_clock: MockClock) -> None:

@@ -166,6 +166,9 @@ async def test_bad_boundaries_are_refused_by_name_and_leave_nothing(autojump_clo
             (lambda: manager.start("op", "job", at=1.0), "at"),  # type: ignore[arg-type]
             (lambda: manager.start("op", "job", attributes={"a": b""}), "attributes['a']"),
             (lambda: manager.start(" ", "job"), "opid"),
+            (lambda: manager.start([], "job"), "opid"),  # type: ignore[arg-type]
+            (lambda: manager.finish([]), "opid"),  # type: ignore[arg-type]
+            (lambda: manager.start("op", "job", attributes=[]), "attributes"),  # type: ignore[arg-type]
             (lambda: manager.finish("op", "\ud800"), "error"),
             (lambda: manager.finish("op", at="now"), "at"),  # type: ignore[arg-type]
             (lambda: manager.finish(" "), "opid"),

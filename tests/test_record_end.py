@@ -145,7 +145,8 @@ async def test_by_name_exactly_one_running_stage_of_the_actor_is_ended(autojump_
         snapshot = await manager.read("op")
         with pytest.raises(StageNotFound) as caught:
             await manager.end("op", "copy")
-    assert caught.value.opid == "op"
+    assert (caught.value.opid, caught.value.name, caught.value.actor_key) == ("op", "copy", "")
+    assert "no stage 'copy' of no actor is running; " in str(caught.value)
     stage = snapshot.stage("s", peer.key)
     assert stage is not None
     assert (stage.error, stage.code, stage.finished_at, stage.attributes) == ("bad", "7", NEW_YEAR, {"a": 1})
@@ -169,7 +170,10 @@ async def test_several_running_stages_of_a_name_are_ambiguous(autojump_clock: Mo
         with pytest.raises(AmbiguousStage) as caught:
             await manager.end("op", "copy")
         assert set(caught.value.candidates) == {first.ref, second.ref}
-        assert caught.value.opid == "op"
+        assert (caught.value.opid, caught.value.name, caught.value.actor_key) == ("op", "copy", "")
+        assert "2 stages 'copy' of no actor are running; " in str(caught.value)
+        with pytest.raises(StageNotFound, match="no stage 'copy' of actor 'id:p2' is running; "):
+            await manager.end("op", "copy", actor=Actor("p2"))
         first.end()
         await manager.end("op", "copy")
         assert second.phase.value == "ended"

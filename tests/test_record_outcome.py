@@ -46,16 +46,19 @@ def test_cancellations_and_deadlines_stand_for_canceled(error: BaseException, te
     assert outcome_of(error) == (Status.CANCELED, text)
 
 
-async def test_a_cancellation_of_trio_stands_for_canceled() -> None:
+async def test_a_cancellation_of_trio_stands_for_canceled_and_names_its_source() -> None:
     with trio.CancelScope() as scope:
         scope.cancel()
-        try:
+        with pytest.raises(trio.Cancelled) as caught:
             await trio.lowlevel.checkpoint()
-        except trio.Cancelled as error:
-            status, text = outcome_of(error)
-            assert status is Status.CANCELED
-            assert text.startswith("Cancelled")
-            raise
+    error = caught.value
+    assert outcome_of(error) == (Status.CANCELED, "Cancelled: explicit")
+    assert outcome_of(BaseExceptionGroup("g", [error, ValueError()])) == (
+        Status.FAILED,
+        "Cancelled: explicit; ValueError",
+    )
+    error.source = "unknown"
+    assert outcome_of(error) == (Status.CANCELED, "Cancelled")
 
 
 def test_a_timeout_with_an_errno_is_the_networks_and_has_failed() -> None:
@@ -66,6 +69,19 @@ def test_a_timeout_with_an_errno_is_the_networks_and_has_failed() -> None:
 def test_leaving_the_program_with_zero_or_nothing_is_a_success() -> None:
     assert outcome_of(SystemExit(0)) == (Status.SUCCEEDED, "")
     assert outcome_of(SystemExit()) == (Status.SUCCEEDED, "")
+
+
+def test_a_code_that_compares_with_nothing_is_a_failure() -> None:
+    class Odd:
+        def __eq__(self, other: object) -> bool:
+            raise ValueError
+
+        __hash__ = None  # type: ignore[assignment]
+
+        def __str__(self) -> str:
+            return "odd"
+
+    assert outcome_of(SystemExit(Odd())) == (Status.FAILED, "SystemExit: odd")
 
 
 def test_leaving_the_program_with_anything_else_is_a_failure() -> None:
@@ -95,6 +111,26 @@ def test_a_lone_surrogate_of_an_exception_is_escaped_and_one_of_text_refused() -
         with pytest.raises(InvalidValue) as caught:
             outcome_of(bad)
         assert caught.value.field == "error"
+
+
+def test_the_text_of_a_raised_cancellation_is_escaped_and_cut_like_that_of_any_exception() -> None:
+    for text, recorded in (("a\udc80", "a\\udc80"), ("", ""), ("a\nb", "a\nb"), (5, "5")):
+        with pytest.raises(Canceled) as caught:
+            raise Canceled(text)  # type: ignore[arg-type]
+        assert outcome_of(caught.value) == (Status.CANCELED, recorded)
+    assert outcome_of(ExceptionGroup("g", [Canceled("x" * 300), Canceled()]))[1].endswith("more characters); Canceled")
+
+
+def test_a_group_nested_beyond_the_stack_has_its_leaf() -> None:
+    group: Exception = ValueError("deep")
+    for _ in range(5_000):
+        group = ExceptionGroup("g", [group])
+    assert outcome_of(group) == (Status.FAILED, "ValueError: deep")
+
+
+def test_the_leaves_of_a_group_make_one_line() -> None:
+    group = ExceptionGroup("g", [ValueError("a\nb"), Canceled("c\x1b")])
+    assert outcome_of(group) == (Status.FAILED, r"ValueError: a\nb; c\x1b")
 
 
 def test_a_group_of_nothing_but_cancellations_is_canceled() -> None:

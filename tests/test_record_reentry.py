@@ -53,7 +53,7 @@ async def test_many_threads_record_while_the_loop_saves_and_loads() -> None:
                     manager.evict(opid)
                     manager.flush_soon(opid)
                 assert_counters_add_up(manager)
-        except BaseException as error:  # noqa: BLE001 - raised again in the test's own thread
+        except BaseException as error:  # noqa: ASYNC103, BLE001 - raised again in the test's own thread
             failures.append(error)
 
     async with open_manager(store, config=config) as manager:

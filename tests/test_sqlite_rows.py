@@ -258,3 +258,13 @@ def test_lock_of_another_connection_is_worth_another_try(tmp_path: Path) -> None
         with pytest.raises(sqlite3.OperationalError) as caught:
             two.execute("BEGIN IMMEDIATE")
     assert isinstance(translate(caught.value, path), Busy)
+
+
+async def test_id_that_is_no_text_is_an_answer_and_the_others_go_on(
+    store: SQLiteStore, sql: sqlite3.Connection
+) -> None:
+    await store.merge("good", update())
+    sql.execute("INSERT INTO timelines SELECT CAST(X'ff' AS TEXT), payload, 1, 1, updated_at FROM timelines")
+    sql.commit()
+    answers = {answer.opid: type(answer) for answer in await store.latest(0, 10)}
+    assert answers == {"good": Found, "\udcff": Unreadable}

@@ -4,7 +4,11 @@ Tests of SQLite transactions whose caller is cancelled: a thread cannot be, so i
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import subprocess
+import sys
+import textwrap
 import threading
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -76,7 +80,7 @@ async def wait_until(condition: Callable[[], object]) -> None:
     """
     Wait for something that a thread does: one that was left behind tells nobody that it is done.
     """
-    while not condition():
+    while not condition():  # noqa: ASYNC110 - the thread can set no event
         await trio.lowlevel.checkpoint()
 
 
@@ -330,3 +334,41 @@ def test_abandoned_call_may_not_go_on() -> None:
             call.enter(Phase.COMMITTING)
     assert not call.end()
     assert call.phase is Phase.ABANDONED
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+def test_forked_child_is_not_given_its_parents_connection(tmp_path: Path) -> None:
+    script = """
+        import os, signal, sys, trio, warnings
+        from timeline_trio import WrongProcess
+        from timeline_trio.model import Stage, Update
+        from timeline_trio_sqlite import open_sqlite
+
+        warnings.simplefilter("ignore")
+
+        async def main(path):
+            update = Update(stages=(Stage(id="s", name="work", started_at=0),))
+            async with open_sqlite(path) as store:
+                await store.merge("op", update)
+                await store.read("op")
+                pid = os.fork()
+                if pid == 0:
+                    signal.alarm(20)
+                    for call in (lambda: store.merge("op", update), lambda: store.read("op"), store.create_schema):
+                        try:
+                            await call()
+                        except WrongProcess as error:
+                            assert "this store" in str(error)
+                            continue
+                        os._exit(1)
+                    await store.aclose()
+                    os._exit(2 + store.statistics().idle_connections)
+                _, status = os.waitpid(pid, 0)
+                await store.merge("op", update)
+                print("child", os.waitstatus_to_exitcode(status))
+
+        trio.run(main, *sys.argv[1:])
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "ops.db")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - our own script
+    assert (done.stdout, done.stderr) == ("child 4\n", "")

@@ -50,7 +50,7 @@ def opening(make: Callable[[], Store]) -> Callable[[], AbstractAsyncContextManag
     return open_one
 
 
-async def delete_row(store: Store, opid: str) -> None:
+async def delete_row(store: Store, opid: str) -> None:  # noqa: ASYNC124 - the trial awaits it
     assert isinstance(store, SQLiteStore)
     with closing(sqlite3.connect(store.path)) as connection, connection:
         connection.execute("DELETE FROM timelines WHERE id = ?", (opid,))

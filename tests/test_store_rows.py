@@ -248,3 +248,21 @@ async def test_late_commit_is_found_within_the_overlap_or_by_its_id() -> None:
     assert [answer.opid for answer in await store.latest(seen, 9)] == []
     assert [answer.opid for answer in await store.latest(seen - overlap, 9)] == ["b", "a"]
     assert len(await store.mget(["a"])) == 1
+
+
+@pytest.mark.parametrize("opid", ["\udcff", " op", ""])
+async def test_a_damaged_id_is_an_answer_and_the_others_go_on(opid: str) -> None:
+    class Strict(DictRows):
+        def fetch_rows(self, ids: Sequence[str]) -> list[Row]:
+            for each in ids:
+                each.encode()  # as drivers do
+            return super().fetch_rows(ids)
+
+    store = Strict()
+    await store.merge("good", stage("s"))
+    store.rows[opid] = msgspec.structs.replace(store.rows["good"], id=opid)
+    answers = {answer.opid: answer for answer in await store.latest(0, 10)}
+    assert isinstance(answers["good"], Found)
+    damaged = answers[opid]
+    assert isinstance(damaged, Unreadable)
+    assert isinstance(damaged.error, CorruptEntry)

@@ -4,13 +4,13 @@ Tests of the manager for the whole program.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
 
 import timeline_trio
-from timeline_trio import NoDefaultManager, NotFound, Status, get_default, open_manager, set_default
+from timeline_trio import InvalidValue, NoDefaultManager, NotFound, Status, get_default, open_manager, set_default
 from timeline_trio.store import MemoryStore
 
 from .recording import completed, quiet
@@ -115,3 +115,12 @@ async def test_each_recording_during_a_swap_lands_in_exactly_one_manager(autojum
             except NotFound:
                 continue
     assert len(found) == len(set(found)) == 200
+
+
+@pytest.mark.parametrize("manager", ["x", 5, open_manager])
+def test_what_is_no_manager_is_not_installed(manager: Any) -> None:
+    with pytest.raises(InvalidValue, match="open_manager") as caught:
+        set_default(manager)
+    assert caught.value.field == "manager"
+    with pytest.raises(NoDefaultManager):
+        get_default()

@@ -102,6 +102,30 @@ async def test_after_the_finish_begins_are_inert_and_intervals_still_recorded(au
     assert (snapshot.status, snapshot.finished_at) == (Status.SUCCEEDED, NEW_YEAR)
 
 
+async def test_after_the_finish_neither_a_start_nor_attributes_change_anything(autojump_clock: MockClock) -> None:
+    async with open_sealed("op", "job", attributes={"a": 1}) as timeline:
+        result = await timeline.finish()
+        timeline.start("another job", at=NEW_YEAR)
+        timeline.set_attributes({"b": 2})
+        assert (await timeline.snapshot()).document == result.document
+
+
+async def test_a_refused_finish_leaves_the_exception_of_the_body_and_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Nothing that a body raises is refused any more, so the bound has to be small.
+    block = open_sealed("op", "job")
+    timeline = await block.__aenter__()
+    monkeypatch.setattr(timeline._sealable, "_max_characters", 0)  # noqa: SLF001
+    monkeypatch.setattr(timeline._sealable, "_max_fact_bytes", 100)  # noqa: SLF001
+    error = LookupError("mine" * 100)
+    assert not await block.__aexit__(LookupError, error, None)
+    snapshot = await timeline.snapshot()
+    assert (timeline.is_sealed, snapshot.status, snapshot.error) == (True, Status.FAILED, "")
+    (record,) = caplog.records
+    assert "InvalidValue: fact: expected at most max_fact_bytes=100" in record.getMessage()
+
+
 @pytest.mark.parametrize(
     ("error", "status"), [(None, Status.SUCCEEDED), (ValueError("bad"), Status.FAILED), (TimeoutError(), "canceled")]
 )
@@ -228,6 +252,7 @@ async def test_a_noop_timeline_takes_everything_and_keeps_nothing() -> None:
 )
 async def test_all_timelines_can_do_the_same(make: Callable[[], Timeline]) -> None:
     timeline: Timeline = make()
+    assert isinstance(timeline, Timeline)
     assert timeline.opid == "op"
     timeline.start("job", attributes={"a": 1})
     handle = timeline.begin("copy", stage_id="s")

@@ -2,8 +2,9 @@
 Every error of the library, in one place.
 
 A class tells whose fault it is and what can be done: `InvalidValue` is the caller's, `StoreUnavailable` is the
-world's, `StoreRejected` and `CorruptEntry` are the data's. No message carries names, attributes or error texts
-that were recorded, so messages may be logged; what a program needs to act on is an attribute.
+world's, `StoreRejected` and `CorruptEntry` are the data's. No message that the library logs carries names, attributes
+or error texts that were recorded; `StageNotFound` and `AmbiguousStage`, which are raised to the caller and never
+logged, say what was looked for. What a program needs to act on is an attribute.
 """
 
 from __future__ import annotations
@@ -90,10 +91,18 @@ class NotFound(TimelineError, LookupError):
 class StageNotFound(NotFound):
     """
     No stage of that name and actor runs in the operation.
+
+    Attributes:
+        name: the stage name that was looked for.
+        actor_key: the key of the actor that was looked for, "" for no actor.
     """
 
-    def __init__(self, opid: str) -> None:
-        super().__init__(opid, "no stage of this name and actor is running; begin it first, or end it by its handle")
+    def __init__(self, opid: str, name: str, actor_key: str) -> None:
+        super().__init__(
+            opid, f"no stage {name!r} {_of_actor(actor_key)} is running; begin it first, or end it by its handle"
+        )
+        self.name = name
+        self.actor_key = actor_key
 
 
 class AmbiguousStage(TimelineError):
@@ -101,15 +110,24 @@ class AmbiguousStage(TimelineError):
     Several stages of that name and actor run in the operation.
 
     Attributes:
+        name: the stage name that was looked for.
+        actor_key: the key of the actor that was looked for, "" for no actor.
         candidates: the stages that could be meant.
     """
 
-    def __init__(self, opid: str, candidates: tuple[StageRef, ...]) -> None:
+    def __init__(self, opid: str, name: str, actor_key: str, candidates: tuple[StageRef, ...]) -> None:
         super().__init__(
-            f"{opid!r}: {len(candidates)} stages of this name and actor are running; end the one you mean by its handle"
+            f"{opid!r}: {len(candidates)} stages {name!r} {_of_actor(actor_key)} are running; "
+            "end the one you mean by its handle"
         )
         self.opid = opid
+        self.name = name
+        self.actor_key = actor_key
         self.candidates = candidates
+
+
+def _of_actor(actor_key: str) -> str:
+    return f"of actor {actor_key!r}" if actor_key else "of no actor"
 
 
 class ActiveStages(TimelineError):

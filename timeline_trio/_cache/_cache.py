@@ -7,6 +7,7 @@ that commits a fact comes before everything that is derived from it, which is th
 
 from __future__ import annotations
 
+import threading
 import time
 from copy import copy
 from functools import partial
@@ -318,6 +319,8 @@ class Cache(EntryTable):
             if len(self._dirty) == (self._max_pending_timelines + 1) // 2:
                 self._left_over.append((opid, None))
         count, half = len(entry.pending), self._half_of_updates
+        if count == 0:
+            entry.pending_since = time.monotonic()
         if count + 1 == half:
             self._left_over.append((opid, None))
         limit = self._max_pending_updates - (unsaved - count)
@@ -346,7 +349,11 @@ class Cache(EntryTable):
     def next_tick(self) -> int:
         """
         Return a number that tells what began before what.
+
+        Raises:
+            WrongProcess: this is a forked child, so whatever is to begin must not.
         """
+        self._guard.check()
         with self._lock:
             self._tick += 1
             return self._tick
@@ -404,9 +411,13 @@ class Cache(EntryTable):
     def dirty_opids(self) -> list[str]:
         """
         Return the operations with unsaved facts, longest waiting first.
+
+        Raises:
+            WrongProcess: this is a forked child; the facts are its parent's to save.
         """
+        self._guard.check()
         with self._lock:
-            return list(self._dirty)
+            return sorted(self._dirty, key=lambda opid: self._dirty[opid].dirty_since)
 
     def is_dirty(self, opid: str) -> bool:
         """
@@ -459,7 +470,9 @@ class Cache(EntryTable):
         Note that a batch was refused for good; return how many facts are lost by that.
 
         One bad fact must not take the others with it: a batch of several is split, and its parts are next in line.
-        Where the row itself is corrupt there is nothing to find.
+        Where the row itself is corrupt there is nothing to find. The view goes on showing a lost fact until the Store
+        answers for the operation, and then what the Store has; that something was lost it tells until the same keys
+        are saved.
         """
         with self._changing():
             entry.in_flight.remove(batch)
@@ -470,8 +483,7 @@ class Cache(EntryTable):
                 entry.in_flight[:0] = parts
                 return 0
             self.counters.rejected += len(facts)
-            entry.lost.update(batch.facts)
-            self._tidy(entry)
+            self._note_loss(entry, batch.facts)
             return len(facts)
 
     def failed(self, entry: Entry) -> int:
@@ -487,9 +499,13 @@ class Cache(EntryTable):
 
     def _lose(self, entry: Entry, slots: list[Slot]) -> int:
         self.counters.dropped += len(slots)
-        entry.lost.update(slots)
-        self._tidy(entry)
+        self._note_loss(entry, slots)
         return len(slots)
+
+    def _note_loss(self, entry: Entry, slots: Iterable[Slot]) -> None:
+        entry.lost.update(slots)
+        entry.shows_lost = True
+        self._tidy(entry)
 
     def _tidy(self, entry: Entry) -> None:
         """
@@ -498,8 +514,9 @@ class Cache(EntryTable):
         opid = entry.opid
         del self._dirty[opid]
         if entry.pending or entry.in_flight:
-            self._dirty[opid] = entry  # behind those that have waited longer
-            entry.dirty_since = time.monotonic()
+            self._dirty[opid] = entry
+            if not entry.in_flight:
+                entry.dirty_since = entry.pending_since
         elif entry.leaving:
             del self._leaving[opid]
             entry.leaving = False
@@ -510,6 +527,8 @@ class Cache(EntryTable):
         """
         Accept nothing from now on.
         """
+        if Forks.count != self._born:
+            self._lock = threading.RLock()  # the other one may be held by a thread that is not in this process
         with self._lock:
             self._closed = True
             for entry in self._entries.values():

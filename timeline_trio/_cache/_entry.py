@@ -82,8 +82,10 @@ class Entry:
         "offered_at",
         "opid",
         "pending",
+        "pending_since",
         "pins",
         "saved",
+        "shows_lost",
         "stages",
         "start",
         "torn",
@@ -103,6 +105,7 @@ class Entry:
         self.missed_at: float = float("-inf")  # when the Store failed or had nothing, by the Trio clock
         self.batches: int = 0  # number of the batch frozen last
         self.lost: set[Slot] = set()
+        self.shows_lost: bool = False  # the view may show what was lost
         self.start: Start | None = None
         self.finish: Finish | None = None
         self.stages: dict[StageKey, Stage] = {}
@@ -115,7 +118,8 @@ class Entry:
         self.unchecked: int = 0
         self.leaving: bool = False
         self.pins: int = 0
-        self.dirty_since: float = 0.0
+        self.dirty_since: float = 0.0  # when the oldest unsaved fact was recorded, by the monotonic clock
+        self.pending_since: float = 0.0  # likewise of those that are not in flight
         self.watchers: tuple[Callable[[], None], ...] = ()
 
     @property
@@ -187,7 +191,8 @@ class Entry:
                 self.show(slot, fact)
         for slot, fact in self.pending.items():
             self.show(slot, fact)
-        self.torn = False
+        self.torn = self.shows_lost = False
+        self.names = None  # others may have given a stage another name
         self._end_live_stages()
 
     def _end_live_stages(self) -> None:
@@ -218,19 +223,24 @@ class Entry:
 
     def live_named(self, name: str, actor_key: str) -> list[LiveStage]:
         """
-        Return the running stages of that name and actor that were begun here.
+        Return the running stages of that name and actor that were begun here, by the name that they have now.
         """
         if self.names is None:
             self.names = {}
             self.unchecked = 0
             for live in self.live.values():
                 self._index(live)
-        return [self.live[key] for key in self.names.get((name, actor_key), ())]
+        lives = [self.live[key] for key in self.names.get((name, actor_key), ()) if key in self.live]
+        return [live for live in lives if self._name_of(live) == name]
 
     def _index(self, live: LiveStage) -> None:
         assert self.names is not None
-        assert live.begun is not None
-        self.names.setdefault((live.begun.name, live.key[1]), set()).add(live.key)
+        self.names.setdefault((self._name_of(live), live.key[1]), set()).add(live.key)
+
+    def _name_of(self, live: LiveStage) -> str:
+        stage = self.stages.get(live.key) or live.begun
+        assert stage is not None
+        return stage.name
 
     def learn(self, answer: Answer, began: int, tick: int) -> bool:
         """
@@ -241,16 +251,19 @@ class Entry:
             began: the cache's tick when the Store was asked.
             tick: the cache's tick now.
         """
-        if isinstance(answer, Found):
-            self.asked = True
-            return self._move_base(Known(answer.revision, answer.document), began, tick)
-        if self.base is None:  # what was known then has left the cache since
+        document = answer.document if isinstance(answer, Found) else None
+        if self.base is None and document is None:  # what was known then has left the cache since
             return False
         self.asked = True
-        revision = self.base.revision
-        if isinstance(answer, Changes) and (answer.since == revision or answer.since.is_older_than(revision)):
-            document = lay_over(self.base.document, _facts_of(answer.update))
-            return self._move_base(Known(answer.revision, document), began, tick)
+        if self.base is not None and isinstance(answer, Changes):
+            revision = self.base.revision
+            if answer.since == revision or answer.since.is_older_than(revision):
+                document = lay_over(self.base.document, _facts_of(answer.update))
+        if document is not None and self._move_base(Known(answer.revision, document), began, tick):
+            return True
+        if self.shows_lost and self.base is not None and answer.revision == self.base.revision:
+            self.rebuild()
+            return True
         return False
 
     def _move_base(self, known: Known, began: int, tick: int) -> bool:

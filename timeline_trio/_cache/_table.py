@@ -57,7 +57,7 @@ class EntryTable:
         self._left_over: deque[tuple[str, Callable[[], object] | None]] = deque()
         self._entries: OrderedDict[str, Entry] = OrderedDict()  # least recently used first
         self._leaving: dict[str, Entry] = {}  # evicted, with facts that are not saved yet
-        self._dirty: dict[str, Entry] = {}  # with unsaved facts, longest waiting first
+        self._dirty: dict[str, Entry] = {}  # with unsaved facts
         self._evicted_live: dict[str, WeakValueDictionary[StageKey, LiveStage]] = {}
 
     @contextmanager
@@ -265,6 +265,13 @@ class EntryTable:
             entry = self.peek(opid)
             stages = [stage for key, stage in entry.stages.items() if key[1] == actor_key] if entry else []
         return [stage for stage in stages if stage.name == name and stage.finished_at is None]
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """
+        How many operations are cached, and how many have unsaved facts; without the lock, so from anywhere.
+        """
+        return len(self._entries), len(self._dirty)
 
     @property
     def sizes(self) -> tuple[int, int, int]:

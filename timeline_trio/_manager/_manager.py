@@ -168,8 +168,8 @@ class Manager:
         Raises:
             InvalidStage: naming the field; nothing was accepted.
             InvalidAttribute: naming the key; nothing was accepted.
-            BufferFull: a bound on unsaved updates is reached; nothing was accepted.
-            ManagerClosed: the manager is closed.
+            InvalidValue: what the opid breaks, or the stage is too large; nothing was accepted.
+            BufferFull, ManagerClosed, WrongProcess: as `begin`.
         """
         self._recorder.record(opid, stage)
 
@@ -195,7 +195,7 @@ class Manager:
             attributes: name to JSON value.
 
         Raises:
-            InvalidValue, BufferFull, ManagerClosed: as `begin`.
+            InvalidValue, BufferFull, ManagerClosed, WrongProcess: as `begin`.
         """
         self._recorder.start(opid, name, at=at, attributes=attributes)
 
@@ -211,7 +211,7 @@ class Manager:
             at: nanoseconds since the epoch or an aware `datetime`; now if left out.
 
         Raises:
-            InvalidValue, BufferFull, ManagerClosed: as `begin`.
+            InvalidValue, BufferFull, ManagerClosed, WrongProcess: as `begin`.
         """
         self._recorder.finish(opid, error, at=at)
 
@@ -253,7 +253,7 @@ class Manager:
             running = self._cache.running_named(opid, name, actor_key)
             if not running and failure is not None and not isinstance(failure, NotFound):
                 raise self._read_error(opid, failure)
-            stage = _the_one(opid, running)
+            stage = _the_one(opid, name, actor_key, running)
             if self._recorder.end_stage(opid, stage, error, code, ended_at, attributes):
                 return
 
@@ -271,7 +271,7 @@ class Manager:
         if not live:
             return False
         stages = [each.begun for each in live if each.begun is not None]
-        chosen = _the_one(opid, stages)
+        chosen = _the_one(opid, name, actor_key, stages)
         handle = live[stages.index(chosen)]
         assert isinstance(handle, StageHandle)
         handle.end(error, code=code, ended_at=ended_at, attributes=attributes)
@@ -290,6 +290,7 @@ class Manager:
             NotFound: neither this process nor the Store knows the operation.
             StoreError: the Store failed. With `fresh` its `snapshot` is what this process knows itself; without,
                 it is raised only where that is nothing.
+            InvalidValue: what the opid breaks.
             WrongThread, WrongProcess: as `end`.
         """
         self._home.check_run()
@@ -330,9 +331,11 @@ class Manager:
         Have the operation saved at the next opportunity, and return at once. From any thread.
 
         Raises:
+            InvalidValue: what the opid breaks.
             WrongProcess: this process was forked from the manager's.
         """
         self._home.check_process()
+        check_opid(opid)
         self._background.hint_save(opid)
 
     async def flush(self, opid: str) -> None:
@@ -346,10 +349,12 @@ class Manager:
             StoreRejected: the Store refused an update for good; it is lost.
             StoreError: the Store failed in a way that it does not declare; the background goes on trying.
             ManagerClosed: the manager closed before it was saved.
+            InvalidValue: what the opid breaks.
             WrongThread, WrongProcess: as `end`.
         """
         self._home.check_run()
         await trio.lowlevel.checkpoint_if_cancelled()
+        check_opid(opid)
         waiter = self._background.saver.add_waiter(opid)
         if waiter is None:
             await trio.lowlevel.cancel_shielded_checkpoint()
@@ -398,7 +403,12 @@ class Manager:
         Free the local copy of the operation, after a final save of what is not saved yet. From any thread.
 
         It decides nothing about the operation; handles stay usable. A watched operation stays.
+
+        Raises:
+            InvalidValue: what the opid breaks.
+            WrongProcess: this process was forked from the manager's.
         """
+        check_opid(opid)
         self._cache.evict(opid)
 
     def writer(self, opid: str, actor: Actor | None = None) -> Handle:
@@ -438,6 +448,7 @@ class Manager:
             WrongThread, WrongProcess: as `end`.
         """
         self._home.check_run()
+        check_opid(opid)
         if until not in {None, "finished", "settled"}:
             raise InvalidValue("until", f"expected 'finished', 'settled' or None, got {until!r}")
         entry = self._cache.pin(opid)
@@ -458,6 +469,7 @@ class Manager:
 
         Raises:
             ManagerClosed: the manager closed first.
+            InvalidValue: what the opid breaks.
             WrongThread, WrongProcess: as `end`.
         """
         async with self.watch(opid, until="finished") as snapshots:
@@ -530,7 +542,7 @@ class Manager:
             raise DrainError(background.lost)
 
 
-def _the_one(opid: str, stages: list[Stage]) -> Stage:
+def _the_one(opid: str, name: str, actor_key: str, stages: list[Stage]) -> Stage:
     """
     Return the only stage there is.
 
@@ -539,9 +551,10 @@ def _the_one(opid: str, stages: list[Stage]) -> Stage:
         AmbiguousStage: there are several.
     """
     if not stages:
-        raise StageNotFound(opid)
+        raise StageNotFound(opid, name, actor_key)
     if len(stages) > 1:
-        raise AmbiguousStage(opid, tuple(StageRef(opid, stage.id, stage.actor) for stage in stages))
+        candidates = tuple(StageRef(opid, stage.id, stage.actor) for stage in stages)
+        raise AmbiguousStage(opid, name, actor_key, candidates)
     return stages[0]
 
 

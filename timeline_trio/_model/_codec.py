@@ -16,7 +16,7 @@ from .._errors import InvalidStage, InvalidValue
 from ._document import Document
 from ._json import canonical_object
 from ._text import check_opid
-from ._time import NO_TIME_TEXT, format_time, parse_time
+from ._time import NO_TIME, format_time, parse_time
 from ._validation import check_state
 from ._values import NO_ACTOR, Actor, Finish, Stage, StageKey, Start, Status
 from ._wire import NONE, Collection, DocumentIn, DocumentOut, StageIn, StageOut
@@ -31,6 +31,7 @@ _decode_stages: Final = msgspec.json.Decoder(list[StageIn]).decode
 _decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _STATUSES: Final = {status.value: status for status in Status}
 _decode_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 
 def encode_document(document: Document) -> str:
@@ -165,7 +166,7 @@ def _decode_record(text: str | bytes, kind: type[_Record], field: str) -> tuple[
         except msgspec.ValidationError:
             known, extra_json = _split_members(text, frozenset(kind.__struct_fields__))
             return msgspec.json.decode(known, type=kind), extra_json
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise InvalidValue(field, str(error)) from error
 
 
@@ -183,11 +184,11 @@ def _stage_records(stages: msgspec.Raw) -> tuple[list[StageIn], dict[int, str]]:
         return [], {}
     try:
         return _decode_stages(stages), {}
-    except msgspec.ValidationError:
-        pass
+    except _UNREADABLE:
+        pass  # an unknown member, or worse: found out one by one
     try:
         items = _decode_list(stages)
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         raise InvalidValue("stages", str(error)) from error
     pairs = [_decode_record(bytes(item), StageIn, f"stages[{index}]") for index, item in enumerate(items)]
     return [record for record, _ in pairs], {index: extra for index, (_, extra) in enumerate(pairs) if extra}
@@ -244,7 +245,10 @@ def _is_absent(member: msgspec.Raw) -> bool:
 
 
 def _optional_time(text: str | None, field: str) -> int | None:
-    return None if not text or text == NO_TIME_TEXT else parse_time(text, field)
+    if not text:
+        return None
+    at = parse_time(text, field)
+    return None if at == NO_TIME else at  # in whatever zone, and with however many decimals
 
 
 def _start_of(record: DocumentIn) -> Start | None:

@@ -72,13 +72,15 @@ def encode_attributes(attributes: Mapping[str, object] | None) -> str:
         InvalidAttribute: naming the first key whose value JSON cannot hold exactly, or that nests beyond 24 levels.
         InvalidValue: not a mapping.
     """
-    if not attributes:
+    if attributes is None:
         return ""
     kind = type(attributes)
     if kind is not dict and not isinstance(attributes, Mapping):  # in this order: the second is slow
         raise InvalidValue("attributes", f"expected a mapping of names to values, got {type(attributes).__name__}")
     # A copy, so that what is checked is what is encoded, whatever another thread does meanwhile.
     plain = dict(attributes)
+    if not plain:
+        return ""
     if not (_TEXT.issuperset(map(type, plain)) and _PLAIN.issuperset(map(type, plain.values()))):
         plain = _plain_object(plain)
     try:

@@ -11,6 +11,7 @@ import msgspec
 
 from .._errors import InvalidValue
 from ._codec import decode_payload, encode_payload
+from ._text import one_line
 from ._time import format_duration
 from ._values import Stage
 
@@ -209,7 +210,8 @@ class Snapshot:
         Return the operation in a few lines of text, the same for equal snapshots.
 
         A line for the operation, one a stage, and a last one with the collection flags. No ids, attributes or
-        codes; an actor only where its stage id occurs more than once.
+        codes; an actor only where its stage id occurs more than once. Line breaks and control characters in names
+        and texts are shown escaped, so that each line is what it says.
         """
         seen: dict[str, int] = {}
         for stage in self.stages:
@@ -282,4 +284,4 @@ def _grow(
 
 def _line(name: str, status: str, duration: int, error: str) -> str:
     text = f"{name}: {status}, {format_duration(duration)}"
-    return f"{text}: {error}" if error else text
+    return one_line(f"{text}: {error}" if error else text)

@@ -4,12 +4,17 @@ Rules for text: what may be an opid, and what may be text at all.
 
 from __future__ import annotations
 
+import re
 from enum import Enum
+from typing import Final
 from unicodedata import category
 
 from .._errors import InvalidValue
 
 MAX_OPID_LENGTH = 191  # the longest utf8mb4 key column that every MySQL row format can index
+
+# Controls, what splits lines, and what turns the direction of writing: with these a text could pose as other lines.
+_UNRULY: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def check_text(value: object, field: str) -> None:
@@ -54,3 +59,12 @@ def printable_text(text: str, limit: int) -> str:
     if not text.isascii():
         text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit} more characters)"
+
+
+def one_line(text: str) -> str:
+    """
+    Show text within one line of a terminal: line breaks and control characters escaped as in a Python literal.
+    """
+    if text.isprintable():
+        return text
+    return _UNRULY.sub(lambda match: match.group().encode("unicode_escape").decode(), text)

@@ -17,11 +17,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST = -62_135_596_800 * SECOND
 _LATEST = 253_402_300_800 * SECOND - 1  # the last nanosecond of the year 9999
 NO_TIME = _EARLIEST  # how older writers spelled "none"
-NO_TIME_TEXT = "0001-01-01T00:00:00Z"
 
 _SECOND = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d", re.ASCII)
 _LONGEST_FRACTION = len(".000000000Z")
-_REST = re.compile(r"(?:\.(\d{1,9}))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII)
+_REST = re.compile(r"(?:\.(\d{1,9}))?(?:[Zz]|([+-])([01]\d|2[0-3]):([0-5]\d))", re.ASCII)
 
 
 def to_ns(value: object, field: str) -> int:

@@ -56,16 +56,16 @@ def check_state(stage: Stage, opid: str) -> None:
         raise InvalidStage("elapsed_ns", "expected nanoseconds, 0 or more")
 
 
-def check_stage_id(stage_id: str, parent_id: str, opid: str) -> None:
+def check_stage_id(stage_id: str, parent_id: str, opid: str, field: str = "id") -> None:
     """
-    Refuse a stage id that is empty, its own parent's, or the operation's.
+    Refuse a stage id that is empty, its own parent's, or the operation's; `field` is what the caller knows it as.
     """
     if not stage_id:
-        raise InvalidStage("id", "expected at least one character")
+        raise InvalidStage(field, "expected at least one character")
     if stage_id == parent_id:
         raise InvalidStage("parent_id", "a stage cannot be its own parent")
     if stage_id.startswith(ROOT_PREFIX) and stage_id == root_id(opid):
-        raise InvalidStage("id", "this id stands for the operation itself; it can be a parent, never a stage")
+        raise InvalidStage(field, "this id stands for the operation itself; it can be a parent, never a stage")
 
 
 def check_completed(stage: Stage, opid: str = "") -> Stage:

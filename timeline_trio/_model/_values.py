@@ -8,6 +8,7 @@ canonical JSON text, absent text is "". So equality by meaning is equality of fi
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import quote, unquote
@@ -199,9 +200,9 @@ class Stage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         Return one attribute if it is there and of that type, else None. A boolean is no number.
         """
         value = self.attributes.get(name)
-        if isinstance(value, bool) and kind is not bool:
+        if not isinstance(value, kind):
             return None
-        return value if isinstance(value, kind) else None
+        return None if type(value) is bool and kind is not bool else value
 
     @property
     def started(self) -> datetime:
@@ -279,6 +280,9 @@ Fact = Stage | Start | Finish
 class StageRef(msgspec.Struct, frozen=True, gc=False):
     """
     Names one stage of one operation: plain data to hand to another process as a parent.
+
+    With an empty `stage_id` it stands for no stage, as the reference of an inert handle does: it can be handed over
+    like any other, and as a parent it means none. Its `opid` is then not looked at.
     """
 
     opid: str
@@ -288,8 +292,11 @@ class StageRef(msgspec.Struct, frozen=True, gc=False):
     def to_json(self) -> str:
         """
         Write the reference as a JSON object.
+
+        Raises:
+            InvalidValue: naming the part that no stage can have.
         """
-        return msgspec.json.encode(self).decode()
+        return msgspec.json.encode(_checked_ref(self)).decode()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> StageRef:
@@ -301,13 +308,17 @@ class StageRef(msgspec.Struct, frozen=True, gc=False):
         """
         try:
             return _checked_ref(msgspec.json.decode(text, type=cls))
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError) as error:
             raise InvalidValue("ref", f"expected what StageRef.to_json wrote: {error}") from error
 
     def to_header(self) -> str:
         """
         Write the reference as one printable header value: four percent-encoded parts, joined by semicolons.
+
+        Raises:
+            InvalidValue: naming the part that no stage can have.
         """
+        _checked_ref(self)
         return ";".join(quote(part, safe="") for part in (self.opid, self.stage_id, self.actor.id, self.actor.name))
 
     @classmethod
@@ -318,20 +329,30 @@ class StageRef(msgspec.Struct, frozen=True, gc=False):
         Raises:
             InvalidValue: not such a reference.
         """
+        check_text(value, "ref")
         parts = value.strip().split(";")
         if len(parts) != 4:  # noqa: PLR2004
             raise InvalidValue("ref", "expected what StageRef.to_header wrote: four parts joined by semicolons")
         try:
-            opid, stage_id, actor_id, actor_name = (unquote(part, errors="strict") for part in parts)
-        except UnicodeDecodeError:
+            opid, stage_id, actor_id, actor_name = map(_unquoted, parts)
+        except ValueError:
             raise InvalidValue("ref", "expected percent-encoded UTF-8") from None
         return _checked_ref(cls(opid, stage_id, Actor(actor_id, actor_name)))
 
 
+def _unquoted(part: str) -> str:
+    if re.search("%(?![0-9A-Fa-f]{2})", part):  # which `unquote` lets pass
+        raise ValueError(part)
+    return unquote(part, errors="strict")
+
+
 def _checked_ref(ref: StageRef) -> StageRef:
-    check_opid(ref.opid)
-    if not ref.stage_id:
-        raise InvalidValue("stage_id", "expected at least one character")
+    check_text(ref.stage_id, "stage_id")
+    check_actor(ref.actor)
+    if ref.stage_id:
+        check_opid(ref.opid)
+    else:
+        check_text(ref.opid, "opid")
     return ref
 
 

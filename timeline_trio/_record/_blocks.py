@@ -1,24 +1,28 @@
 """
 Stages and operations as `with` blocks: the result comes from how the block is left.
 
-A block never lets a failure to record replace the outcome of its body: what was refused is counted and reported.
+A block never lets a failure to record replace the outcome of its body: what was refused is counted and reported. An
+end whose error text is refused is recorded without the text.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, final
 
 from trio.lowlevel import enable_ki_protection
 
+from .._errors import InvalidValue, TimelineError
 from ._handles import StageHandle, StageRecorder, inert_handle
+from ._outcome import without_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from .._model._values import Actor
-    from ._recorder import Parent, Recorder
+    from ._recorder import Error, Parent, Recorder
 
 HandleT = TypeVar("HandleT")
 
@@ -97,10 +101,7 @@ class StageBlock:
             _current.reset(self._token)
         except ValueError:  # left in another context than it was entered in, as generators may be
             pass
-        try:
-            self._handle.end(error)
-        except Exception as failure:  # noqa: BLE001 - as above
-            self._recorder.report(self._opid, failure)
+        record_result(self._handle.end, error, self._opid, self._recorder)
 
 
 @final
@@ -130,7 +131,10 @@ class OperationBlock(Generic[HandleT]):
         """
         Record the start.
         """
-        self._contain(lambda: self._recorder.start(self._opid, self._name, at=None, attributes=self._attributes))
+        try:
+            self._recorder.start(self._opid, self._name, at=None, attributes=self._attributes)
+        except Exception as error:  # noqa: BLE001 - the observed program goes on whatever went wrong here
+            self._recorder.report(self._opid, error)
         return self._handle()
 
     @enable_ki_protection
@@ -141,10 +145,21 @@ class OperationBlock(Generic[HandleT]):
         Record the finish by how the block is left. The exception goes on.
         """
         del kind, traceback
-        self._contain(lambda: self._recorder.finish(self._opid, error, at=None))
+        finish = self._recorder.finish
+        record_result(lambda error: finish(self._opid, error, at=None), error, self._opid, self._recorder)
 
-    def _contain(self, call: Callable[[], None]) -> None:
-        try:
-            call()
-        except Exception as failure:  # noqa: BLE001 - the observed program goes on whatever went wrong here
-            self._recorder.report(self._opid, failure)
+
+def record_result(
+    record: Callable[[Error], None], error: BaseException | None, opid: str, recorder: StageRecorder
+) -> None:
+    """
+    Record how a block was left, and raise nothing: where the text of its error is refused, record it without.
+    """
+    try:
+        record(error)
+    except Exception as failure:  # noqa: BLE001 - the observed program goes on whatever went wrong here
+        recorder.report(opid, failure)
+        # Redacting may raise anything. All other errors of the library have nothing to do with the text.
+        if error is not None and (isinstance(failure, InvalidValue) or not isinstance(failure, TimelineError)):
+            with suppress(Exception):
+                record(without_text(error))

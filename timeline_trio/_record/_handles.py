@@ -7,6 +7,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, final
 
 from .._cache._live import RUNNING, LiveStage, Phase
+from .._errors import InvalidValue
+from .._model._text import check_text
 from .._model._values import NO_ACTOR, Actor, StageRef
 
 if TYPE_CHECKING:
@@ -95,9 +97,9 @@ class StageHandle(LiveStage, eq=False, weakref=True):
     @property
     def ref(self) -> StageRef:
         """
-        Names the stage, to hand to another process as a parent.
+        Names the stage, to hand to another process as a parent; that of an inert handle means no parent there.
         """
-        return StageRef(self.opid, self.stage_id, self.actor)
+        return StageRef(self.opid, self.stage_id if self.accepted else "", self.actor)
 
     @property
     def accepted(self) -> bool:
@@ -121,8 +123,10 @@ class StageHandle(LiveStage, eq=False, weakref=True):
 
         Raises:
             InvalidAttribute: JSON cannot hold a value; nothing was set.
+            InvalidValue: not a mapping, or the stage would become too large; nothing was set.
             BufferFull: a bound on unsaved facts is reached; nothing was set.
             ManagerClosed: the manager is closed.
+            WrongProcess: this process was forked from the manager's.
         """
         if self.phase is RUNNING:
             self._recorder.set_attributes(self, attributes)
@@ -147,6 +151,7 @@ class StageHandle(LiveStage, eq=False, weakref=True):
         Raises:
             InvalidValue: naming the field; nothing was ended, and another try may use other arguments.
             ManagerClosed: the manager is closed.
+            WrongProcess: this process was forked from the manager's.
         """
         if self.phase is RUNNING:
             self._recorder.end(self, error, code, ended_at, attributes)
@@ -177,6 +182,10 @@ class StageHandle(LiveStage, eq=False, weakref=True):
 
 def inert_handle(recorder: StageRecorder, opid: str) -> StageHandle:
     """
-    Return a handle that stands for no stage.
+    Return a handle that stands for no stage. It keeps the opid, if that is text.
     """
+    try:
+        check_text(opid, "opid")
+    except InvalidValue:
+        opid = ""
     return StageHandle(opid, ("", ""), None, None, Phase.REFUSED, recorder)

@@ -75,6 +75,13 @@ class Handle(OperationRecorder):
         Args:
             error: None if it succeeded, else what it failed or was canceled with.
             at: nanoseconds since the epoch or an aware `datetime`; now if left out.
+
+        Raises:
+            InvalidValue: naming the field; nothing was recorded.
+            BufferFull: a bound on unsaved updates is reached; nothing was recorded.
+            ManagerClosed: the manager of a `writer` is closed.
+            WrongProcess: this process was forked from the one that made the handle.
+            StoreError: the finish is recorded, but saving or reading failed.
         """
         self._recorder.finish(self._opid, error, at=at)
         return await self.snapshot()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Mapping
 from copy import copy
 from functools import partial
 from itertools import count
@@ -22,7 +23,7 @@ from .._cache._live import RUNNING
 from .._errors import InvalidStage, InvalidValue
 from .._model._codec import encode_stage
 from .._model._json import encode_attributes, merge_objects
-from .._model._text import check_text
+from .._model._text import check_opid, check_text
 from .._model._time import to_ns
 from .._model._validation import check_completed, check_stage_id
 from .._model._values import Actor, Finish, Stage, StageRef, Start, Status, check_actor
@@ -30,7 +31,7 @@ from ._handles import StageHandle
 from ._outcome import outcome_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from datetime import datetime
 
     from .._cache._cache import Cache
@@ -142,7 +143,7 @@ class Recorder:
             parent_id, small = parent_id_of(parent, opid), 0
             stage_id = self.new_id() if stage_id is None else stage_id
             check_text(stage_id, "stage_id")
-            check_stage_id(stage_id, parent_id, opid)
+            check_stage_id(stage_id, parent_id, opid, "stage_id")
             if actor is None:
                 actor = self.actor
             else:
@@ -152,7 +153,7 @@ class Recorder:
             at, began_ns = self.clock(), _monotonic_ns()
         else:
             at, began_ns = to_ns(started_at, "started_at"), None
-        if not attributes:
+        if attributes is None:
             encoded = ""
         else:
             encoded = encode_attributes(attributes) if self._redact is None else self.encode(attributes)
@@ -170,8 +171,10 @@ class Recorder:
         handle = StageHandle(opid, key, stage, began_ns, RUNNING, self)
         try:
             self.cache.begin(handle, stage, is_new=is_new)
-        except BaseException:
+        except BaseException as error:
             handle.make_inert()
+            if isinstance(error, TypeError):  # the opid cannot even be looked up
+                check_opid(opid)
             raise
         return handle
 
@@ -180,6 +183,7 @@ class Recorder:
         """
         Record a finished interval as it was given.
         """
+        check_opid(opid)
         stage = check_completed(stage, opid)
         if self._redact is not None:
             error = self.redacted_error(stage.error)
@@ -192,6 +196,7 @@ class Recorder:
         """
         Record the operation's start.
         """
+        check_opid(opid)
         check_text(name, "name")
         if not name:
             raise InvalidValue("name", "expected at least one character")
@@ -205,6 +210,7 @@ class Recorder:
         """
         Record the operation's finish. No stage is ended by it.
         """
+        check_opid(opid)
         status, text = outcome_of(error)
         moment = self.clock() if at is None else to_ns(at, "at")
         finish = Finish(at=moment, status=status, error=self.redacted_error(text), live=at is None)
@@ -280,12 +286,12 @@ class Recorder:
             if elapsed_ns is not None:
                 elapsed_ns = _monotonic_ns() - elapsed_ns
         begun = handle.begun
-        if error is None and code == "" and not attributes and begun is not None:
+        if error is None and code == "" and attributes is None and begun is not None:
             # Most ends are such, of a stage that nobody else has touched; the rest is found out below.
             stage = replace(begun, finished_at=finished_at, status=_SUCCEEDED, elapsed_ns=elapsed_ns)
             if self.cache.advance(handle, begun, stage, ends=True):
                 return
-        encoded = self.encode(attributes) if attributes else ""
+        encoded = self.encode(attributes)
         check_text(code, "code")
         status, text = outcome_of(error)
         error_text = self.redacted_error(text) if text else ""
@@ -347,7 +353,7 @@ class Recorder:
         """
         Encode attributes, redacted.
         """
-        if attributes and self._redact is not None:
+        if self._redact is not None and isinstance(attributes, Mapping):
             attributes = {name: self._redact(name, value) for name, value in attributes.items()}
         return encode_attributes(attributes)
 
@@ -432,7 +438,7 @@ def parent_id_of(parent: object, opid: str) -> str:
     if isinstance(parent, StageHandle):
         return parent.stage_id if parent.opid == opid and parent.accepted else ""
     if isinstance(parent, StageRef):
-        return parent.stage_id if parent.opid == opid else ""
+        parent = parent.stage_id if parent.opid == opid else ""
     if not isinstance(parent, str):
         raise InvalidStage("parent", f"expected a stage id, a StageRef or a handle, got {type(parent).__name__}")
     check_text(parent, "parent")

@@ -54,7 +54,7 @@ class Merged(msgspec.Struct, frozen=True, kw_only=True):
     The answer to a merge that was done.
 
     Attributes:
-        revision: of the row now; None from a Store that keeps nothing.
+        revision: of the row now; None where there is none: a Store that keeps nothing, or nothing to write.
         changed: False if the row said all of it already, so that nothing was written.
         document: the merged document, where the Store had it anyway.
     """
@@ -127,6 +127,8 @@ class Store(Protocol):
         """
         Merge facts into the operation's document, atomically, creating it if need be.
 
+        An update without facts creates no operation: where there is none yet, the answer has the revision None.
+
         Args:
             opid: the operation.
             update: the facts, by the rules of `timeline_trio.model.merge`.
@@ -135,7 +137,8 @@ class Store(Protocol):
 
         Raises:
             StoreUnavailable: nothing is known of the outcome; repeat the same update.
-            StoreRejected: the update, or the row, is beyond repair; nothing was written.
+            StoreRejected: the update, or the row, is beyond repair; nothing was written. So the `InvalidValue` of
+                `timeline_trio.model.merge` becomes a `StoreRejected`.
         """
         ...
 
@@ -188,6 +191,8 @@ def require_store(store: object) -> None:
     """
     if isinstance(store, str):
         raise InvalidValue("store", "expected a Store, got text; open a URL by `async with open_store(url) as store`")
+    if isinstance(store, type):
+        raise InvalidValue("store", f"expected a Store, got a class; make one by {store.__name__}()")
     missing = [name for name in _METHODS if not callable(getattr(store, name, None))]
     if missing:
         raise InvalidValue(

@@ -4,7 +4,7 @@ What every timeline of one operation can do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .._record._recorder import Parent
 
 
+@runtime_checkable
 class Timeline(Protocol):
     """
     One operation to record into. `Handle`, `Sealed` and `Noop` are timelines.

@@ -17,6 +17,7 @@ from .._manager._signal import Signal
 from .._model._snapshot import Snapshot
 from .._model._values import NO_ACTOR, StageRef
 from .._model._wire import Collection
+from .._record._blocks import record_result
 from .._record._handles import StageHandle, inert_handle
 from .._record._operation import OperationRecorder
 from .._record._recorder import Recorder
@@ -38,7 +39,8 @@ async def open_sealed(
     """
     Open a timeline that lives in this process alone, from now to its end.
 
-    A block that is left without `finish` finishes the timeline by how it is left, and does not wait for stages.
+    A block that is left without `finish` finishes the timeline by how it is left, and does not wait for stages. It
+    raises nothing by that: what is refused is logged.
 
     Args:
         opid: the operation.
@@ -54,14 +56,14 @@ async def open_sealed(
         await trio.lowlevel.checkpoint()
         yield timeline
     except BaseException as error:
-        timeline.seal(error)
+        timeline.leave(error)
         raise
-    timeline.seal(None)
+    timeline.leave(None)
 
 
 class _SealableRecorder(Recorder):
     """
-    A recorder that begins nothing once it is sealed.
+    A recorder that begins and starts nothing once it is sealed.
     """
 
     sealed = False
@@ -91,14 +93,30 @@ class _SealableRecorder(Recorder):
             attributes,
         )
 
+    def start(
+        self, opid: str, name: str, *, at: int | datetime | None, attributes: Mapping[str, object] | None
+    ) -> None:
+        """
+        Record the operation's start; once sealed, do nothing.
+        """
+        if not self.sealed:
+            super().start(opid, name, at=at, attributes=attributes)
+
+    def set_operation_attributes(self, opid: str, attributes: Mapping[str, object]) -> None:
+        """
+        Lay attributes over those of the operation; once sealed, do nothing.
+        """
+        if not self.sealed:
+            super().set_operation_attributes(opid, attributes)
+
 
 @final
 class Sealed(OperationRecorder):
     """
     Records one operation in memory, until it is finished. Made by `open_sealed`.
 
-    From the first finish on, its result stands and begins are inert; whole intervals can still be recorded, and live
-    stages still end. Its snapshots are complete: both flags of `collection` are true.
+    From the first finish on, its result and its start stand and begins are inert; whole intervals can still be
+    recorded, and live stages still end. Its snapshots are complete: both flags of `collection` are true.
     """
 
     def __init__(self, opid: str, name: str, actor: Actor, attributes: Mapping[str, object] | None) -> None:
@@ -132,6 +150,12 @@ class Sealed(OperationRecorder):
         if not self._sealable.sealed:
             self._sealable.finish(self._opid, error, at=at)
             self._sealable.sealed = True
+
+    def leave(self, error: BaseException | None) -> None:
+        """
+        Seal the timeline by how its block was left, and raise nothing.
+        """
+        record_result(self.seal, error, self._opid, self._sealable)
 
     async def finish(
         self,

@@ -34,7 +34,7 @@ async def check_store(
     delete: Callable[[Store, str], Awaitable[None]] | None = None,
 ) -> None:
     """
-    Try a Store against the whole contract, capabilities that it offers included.
+    Try a Store against the whole contract, capabilities that it offers included. It stops at the first failure.
 
     Args:
         open_store: opens the store, fresh and empty each time; it is called some thirty times.

@@ -19,6 +19,7 @@ caller's scope allows.
 
 from __future__ import annotations
 
+import os
 import random
 import sqlite3
 import threading
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
+from timeline_trio import WrongProcess
 from timeline_trio.store import StoreUnavailable
 
 from ._call import Call, Phase
@@ -69,6 +71,7 @@ class Pool:
 
     def __init__(self, path: Path, connect: Callable[[], sqlite3.Connection], *, begin: str, size: int) -> None:
         self._path = path
+        self._process = os.getpid()
         self._connect = connect
         self._begin = begin
         self._size = size
@@ -80,6 +83,13 @@ class Pool:
         self._running = 0
         self._closed = False
         self._busy = 0
+
+    @property
+    def foreign(self) -> bool:
+        """
+        Whether this is a child of the process that opened the pool: SQLite's connections do not survive a fork.
+        """
+        return os.getpid() != self._process
 
     @property
     def running(self) -> int:
@@ -117,7 +127,10 @@ class Pool:
 
         Raises:
             StoreUnavailable: the file cannot be used.
+            WrongProcess: this process was forked from the one that opened the store.
         """
+        if self.foreign:
+            raise WrongProcess("store")
         longest = _SHORTEST_PAUSE
         async with self._places:
             while True:

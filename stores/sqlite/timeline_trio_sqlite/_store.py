@@ -97,8 +97,12 @@ class SQLiteStore(RowStore):
         """
         Close all connections. Again, it does nothing more; cancelled, it still closes them.
 
-        A transaction that runs closes its own when it ends, which is waited for, for 2 seconds at most.
+        A transaction that runs closes its own when it ends, which is waited for, for 2 seconds at most. In a forked
+        child it does nothing: the connections are the parent's.
         """
+        if self._writer.foreign:
+            await trio.lowlevel.checkpoint()
+            return
         # Shielded, since connections left open are open files, and bounded, since a disk may hang: the thread
         # then goes on by itself.
         with trio.CancelScope(shield=True, deadline=trio.current_time() + 2 * CLOSE_TIMEOUT):
