@@ -23,27 +23,30 @@ OnError = Callable[[str, Exception], None]
 @final
 class LogErrors:
     """
-    The default `on_error`: a line for the opid and the error, at most one in ten seconds, and never any content.
+    The default `on_error`: a line for the opid and the error, never with any content.
 
-    What is lost for good always has its line.
+    At most one in ten seconds tells of failures, and one of losses, so that no failure hides a loss; what has no line
+    of its own is counted in the next one. What is lost at the end always has its line.
     """
 
     def __init__(self) -> None:
-        self._quiet_until = float("-inf")
+        self._quiet_until = {False: float("-inf"), True: float("-inf")}
         self._suppressed = 0
 
     def __call__(self, opid: str, error: Exception, *, is_loss: bool = False) -> None:
         """
-        Log one failure, or count it.
+        Log one failure or loss, or count it.
         """
+        is_loss = is_loss or isinstance(error, DrainError | StoreRejected)
         now = time.monotonic()
-        if now < self._quiet_until and not (is_loss or isinstance(error, DrainError | StoreRejected)):
+        if now < self._quiet_until[is_loss] and not isinstance(error, DrainError):
             self._suppressed += 1
             return
-        self._quiet_until = now + _QUIET_SECONDS
+        self._quiet_until[is_loss] = now + _QUIET_SECONDS
         # Our own messages hold no content; other libraries' may quote the very values that they failed on.
         text = str(error) if isinstance(error, TimelineError) else "see on_error for the exception itself"
-        _LOG.warning("timeline %r: %s: %s%s", opid, type(error).__name__, text, self._more())
+        what = "updates are lost: " if is_loss else ""
+        _LOG.warning("timeline %r: %s%s: %s%s", opid, what, type(error).__name__, text, self._more())
 
     def close(self) -> None:
         """
