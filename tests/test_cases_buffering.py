@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from trio.testing import MockClock
 
+    from timeline_trio.store import Known, Merged
+
 
 async def test_a_flush_that_is_cut_short_leaves_the_save_to_the_background(autojump_clock: MockClock) -> None:
     # A01
@@ -223,3 +225,33 @@ async def test_an_odd_exception_of_the_store_ends_neither_task(error: Exception,
         assert manager.statistics().cached_timelines == 2, "the loader goes on"
         assert stage_ids((await stored(store)).stages.values()) == ["first", "second"]
     assert len(failures.all) == 2
+
+
+class InterruptedStore:
+    """
+    A store in whose saves Ctrl-C comes up, as far as Python can tell.
+    """
+
+    def __init__(self) -> None:
+        inner = MemoryStore()
+        self.read, self.mget, self.latest = inner.read, inner.mget, inner.latest
+
+    async def merge(self, opid: str, update: Update, known: Known | None = None) -> Merged:
+        del opid, update, known
+        await trio.lowlevel.checkpoint()
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_in_the_store_is_not_swallowed() -> None:
+    # A11
+    lost: list[Exception] = []
+
+    async def main() -> None:
+        config = Config(flush_interval=0.01, on_error=lambda _, error: lost.append(error))
+        async with open_manager(InterruptedStore(), config=config) as manager:
+            manager.begin("op", "work")
+            await trio.sleep_forever()
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)
+    assert [type(error) for error in lost] == [DrainError]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+import resource
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -92,14 +93,15 @@ async def test_a_sink_that_hangs_costs_refusals_but_neither_memory_nor_what_was_
     accepted: set[tuple[str, str]] = set()
     chance = random.Random(1)  # noqa: S311 - the same choices in each run
     async with open_manager(store, config=config) as manager:
-        for number in range(40_000):
-            opid, stage_id = f"op {chance.randrange(1_000)}", str(number)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for number in range(200_000):
+            opid, stage_id = f"op {chance.randrange(5_000)}", str(number)
             if chance.random() < 0.02:
                 manager.evict(opid)
             with suppress(BufferFull):
                 manager.begin(opid, "work", stage_id=stage_id)
                 accepted.add((opid, stage_id))
-            if number % 2_000 == 0:
+            if number % 10_000 == 0:
                 await trio.sleep(1)
                 counters = manager.statistics()
                 assert counters.pending_timelines <= 100
@@ -107,7 +109,9 @@ async def test_a_sink_that_hangs_costs_refusals_but_neither_memory_nor_what_was_
                 assert counters.cached_timelines <= 50
                 assert_counters_add_up(manager)
         counters = manager.statistics()
-        assert counters.refused_updates == 40_000 - len(accepted)
+        assert counters.refused_updates == 200_000 - len(accepted)
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        assert grown < 50_000, "kibibytes, a tenth of what all of them would take"
         assert counters.accepted_updates == len(accepted) >= 1_000
         for hang in hangs:
             hang.release()
