@@ -21,8 +21,8 @@ class Health:
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
-        self.changing_merges = 0
-        self.hints_dropped = 0
+        self.changing_merges: int = 0
+        self.hints_dropped: int = 0
         self.last_save_at: int | None = None
         self.last_load_at: int | None = None
         self._saves_failing_since: int | None = None

@@ -55,7 +55,7 @@ class FlushWaiter:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.done = trio.Event()
+        self.done: trio.Event = trio.Event()
         self.error: Exception | None = None
 
     def release(self, error: Exception | None) -> None:
