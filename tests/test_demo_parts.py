@@ -22,9 +22,9 @@ from timeline_trio import (
     Stage,
     StoreUnavailable,
     open_manager,
+    open_store,
 )
 from timeline_trio.demo import __main__ as command
-from timeline_trio.demo import _observer as observer
 from timeline_trio.demo._crew import Crew, dismiss
 from timeline_trio.demo._drawing import Style, draw_timeline
 from timeline_trio.demo._messages import Handover, Inbox, Left, Message, Orders, to_line
@@ -38,6 +38,7 @@ from timeline_trio.testing import FaultyStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+    from pathlib import Path
 
 SECOND = 10**9
 PLAIN = Style(unicode=False, colour=False)
@@ -247,30 +248,23 @@ def test_no_password_is_shown(url: str, shown: str) -> None:
     assert without_password(url) == shown
 
 
-async def test_a_worker_that_fails_ends_the_play(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+async def test_a_worker_that_fails_ends_the_play(tmp_path: Path) -> None:
     failing = partial(Crew, command=[sys.executable, "-c", "raise SystemExit(3)"])
-    monkeypatch.setattr(observer, "Crew", failing)
     with pytest.raises(Ended, match=r"the worker process of \w+ ended with exit code 3") as caught:
-        await observe(f"sqlite:///{tmp_path}/rollout.db", 1.0, Silent())
+        await observe(f"sqlite:///{tmp_path}/rollout.db", 1.0, Silent(), recruit=failing)
     assert caught.value.code == 1
 
 
-async def test_a_store_that_fails_at_the_end_is_no_bad_argument(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = FaultyStore(MemoryStore())
-
-    async def pull_the_cable(_: Crew) -> None:
-        await trio.lowlevel.checkpoint()
-        store.outage = StoreUnavailable("", "the cable was pulled")
-
+async def test_a_store_that_fails_at_the_end_is_no_bad_argument(tmp_path: Path) -> None:
     @asynccontextmanager
     async def open_faulty(url: str) -> AsyncGenerator[FaultyStore]:
-        assert url == "faulty:"
-        yield store
+        async with open_store(url) as inner:
+            store = FaultyStore(inner)
+            store.fail("read", StoreUnavailable("", "the cable was pulled"), nth=None)
+            yield store
 
-    monkeypatch.setattr(Crew, "run", pull_the_cable)
-    monkeypatch.setattr(observer, "open_store", open_faulty)
     with pytest.raises(Ended, match="the cable was pulled") as caught:
-        await observe("faulty:", 1.0, Silent())
+        await observe(f"sqlite:///{tmp_path}/rollout.db", 20.0, Silent(), opened=open_faulty)
     assert caught.value.code == 1
 
 
@@ -309,15 +303,11 @@ async def test_a_worker_claims_nothing_while_the_store_is_away() -> None:
     assert len(told) == 1
 
 
-def test_what_was_saved_and_is_missing_is_told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_saved_and_is_missing_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     async def lose(*_: object) -> Played:
         return await played(stage("build", 100, 103, actor="ash"))
 
-    monkeypatch.setattr(command, "observe", lose)
-    monkeypatch.setattr(sys, "argv", ["demo", "--store", "sqlite:///unused.db"])
-    assert command.main() == 1
+    assert command.main(["--store", "sqlite:///unused.db"], lose) == 1
     output = capsys.readouterr()
     assert output.err == "timeline_trio.demo: saved and missing: 'build' of ash\n"
     assert "  0 of 1 stages that the workers had saved are in the final read\n" in output.out
@@ -343,12 +333,9 @@ def test_on_a_terminal_the_drawing_is_not_repeated(monkeypatch: pytest.MonkeyPat
         (["--speed", "inf"], "expected a number above 0, got 'inf'"),
     ],
 )
-def test_each_bad_argument_has_its_answer(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["demo", *arguments])
+def test_each_bad_argument_has_its_answer(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
     try:
-        code: object = command.main()
+        code: object = command.main(arguments)
     except SystemExit as end:
         code = end.code
     message = capsys.readouterr().err
@@ -357,11 +344,9 @@ def test_each_bad_argument_has_its_answer(
     assert message.count("\n") == 1
 
 
-def test_a_second_ctrl_c_has_the_same_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_ctrl_c_has_the_same_exit_code() -> None:
     async def interrupted(*_: object) -> Played:
         await trio.lowlevel.checkpoint()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "observe", interrupted)
-    monkeypatch.setattr(sys, "argv", ["demo", "--store", "sqlite:///unused.db"])
-    assert command.main() == 130
+    assert command.main(["--store", "sqlite:///unused.db"], interrupted) == 130

@@ -22,7 +22,13 @@ from timeline_trio.demo._report import report
 from timeline_trio.demo._views import Silent, choose_view
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
     from io import TextIOWrapper
+
+    from timeline_trio.demo._observer import Played
+    from timeline_trio.demo._views import View
+
+    Play = Callable[[str, float, View], Awaitable[Played]]
 
 _PROGRAM: Final = "timeline_trio.demo"
 _LOCAL: Final = frozenset(("memory", "noop"))
@@ -56,7 +62,7 @@ def _speed(text: str) -> float:
     return speed
 
 
-def _parse() -> _Options:
+def _parse(arguments: Sequence[str] | None) -> _Options:
     parser = _Parser(
         prog=_PROGRAM,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -76,7 +82,7 @@ def _parse() -> _Options:
         "--speed", type=_speed, default=1.0, metavar="FACTOR", help="play so many times faster (default: 1)"
     )
     parser.add_argument("--json", action="store_true", help="print only the final snapshot, as JSON")
-    return parser.parse_args(namespace=_Options())
+    return parser.parse_args(arguments, namespace=_Options())
 
 
 def _new_file(stack: ExitStack) -> str:
@@ -85,11 +91,11 @@ def _new_file(stack: ExitStack) -> str:
     return f"sqlite:///{quote(Path(folder, 'rollout.db').as_posix())}"
 
 
-def _run(options: _Options) -> int:
+def _run(options: _Options, play: Play) -> int:
     with ExitStack() as stack:
         url = _new_file(stack) if options.store is None else options.store
         try:
-            played = trio.run(observe, url, options.speed, Silent() if options.json else choose_view(sys.stdout))
+            played = trio.run(play, url, options.speed, Silent() if options.json else choose_view(sys.stdout))
         except Ended as end:
             print(f"{_PROGRAM}: {end}", file=sys.stderr)
             return end.code
@@ -103,15 +109,19 @@ def _run(options: _Options) -> int:
     return 1 if played.missing else 0
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None, play: Play = observe) -> int:
     """
     Run the demo, and return its exit code.
+
+    Args:
+        arguments: of the command line; those of this process if left out.
+        play: what to run with the URL, the speed and the view.
     """
     # Of a very short stage the summary says µs, which not every output can show.
     cast("TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")
     code = 1
     try:
-        code = _run(_parse())
+        code = _run(_parse(arguments), play)
     except* KeyboardInterrupt:  # one more, while the first was being dealt with
         code = 130
     except* BrokenPipeError:  # nobody reads on, as in `... | head -5`

@@ -26,10 +26,15 @@ from timeline_trio.demo._crew import Crew
 from timeline_trio.demo._play import OPERATION, PLAY, VERDICT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
 
     from timeline_trio.demo._views import View
     from timeline_trio.model import Stage
+    from timeline_trio.store import Store
+
+    OpenStore = Callable[[str], AbstractAsyncContextManager[Store]]
+    Recruit = Callable[[str, str, float], Crew]
 
 _DRAIN_TIMEOUT: Final = 1.0
 # What fails is raised where it matters, or counted; a log line would come in between the drawing.
@@ -69,9 +74,18 @@ class Played:
     statistics: Statistics
 
 
-async def observe(url: str, speed: float, view: View) -> Played:
+async def observe(
+    url: str, speed: float, view: View, opened: OpenStore = open_store, recruit: Recruit = Crew
+) -> Played:
     """
     Play the deployment and show it, until its end or a signal.
+
+    Args:
+        url: where the workers share.
+        speed: how many times faster to play.
+        view: where to show it.
+        opened: opens the store of the observer itself.
+        recruit: makes the crew, from the URL, the operation's id and the speed.
 
     Raises:
         Ended: with code 2 if the store cannot be used, 1 if it or a worker failed, 128 and more after a signal.
@@ -82,7 +96,7 @@ async def observe(url: str, speed: float, view: View) -> Played:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_end_on_signal, signals, received, nursery.cancel_scope)
             try:
-                outcome = await _observe(url, speed, view)
+                outcome = await _observe(url, speed, view, opened, recruit)
             except Ended as error:
                 outcome = error
             nursery.cancel_scope.cancel()
@@ -99,18 +113,18 @@ async def _end_on_signal(signals: AsyncIterator[int], received: list[int], scope
         scope.cancel()
 
 
-async def _observe(url: str, speed: float, view: View) -> Played:
+async def _observe(url: str, speed: float, view: View, opened: OpenStore, recruit: Recruit) -> Played:
     opid = f"rollout-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     code = 2
     try:
         async with (
-            open_store(url) as store,
+            opened(url) as store,
             open_manager(store, config=_CONFIG, drain_timeout=_DRAIN_TIMEOUT) as manager,
         ):
             manager.start(opid, OPERATION, attributes={"hosts": list(PLAY)})
             await manager.flush(opid)  # a store that cannot be used shows here, before anything else is started
             code = 1
-            return await _play(manager, Crew(url, opid, speed), opid, view)
+            return await _play(manager, recruit(url, opid, speed), opid, view)
     except TimelineError as error:
         raise Ended(code, _say(error)) from error
 
