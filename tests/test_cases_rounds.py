@@ -81,12 +81,12 @@ async def test_managers_opened_together_do_not_call_together(autojump_clock: Moc
                 await trio.sleep(0.1)
 
         nursery.start_soon(keep_recording)
-        await trio.sleep(15)
-        assert len(store.times) == pytest.approx(15 * calls_in_a_second, rel=0.1)
+        await trio.sleep(60)
+        assert len(store.times) == pytest.approx(60 * calls_in_a_second, rel=0.1)
         assert store.most_in_a_window(1) <= 0.2 * calls_in_a_second
 
         store.moving = trio.Event()
-        await trio.sleep(4)
+        await trio.sleep(5)
         store.moving.set()
         released_at = trio.current_time()
         await trio.sleep(15)
