@@ -136,6 +136,9 @@ async def _grown(grown: int, operations: int, count: int) -> AsyncGenerator[Work
         opids = [f"operation-{number}" for number in range(operations)]
         for opid in opids:
             _stages(manager, grown, opid)
+        await manager.flush_all()  # as such operations are: their stages are not all pending at once
+        for opid in opids:
+            _stages(manager, 1, opid)  # the first after a save does more than the others
 
         async def work() -> None:
             for opid in opids:
