@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
+from timeline_trio import Config, DrainError, open_manager
 from timeline_trio.model import Stage, Update
 from timeline_trio.store import FetchHeads, Found, InsertRow, Row, StoreUnavailable
 from timeline_trio_sqlite import SQLiteStore, open_sqlite
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from timeline_trio import Manager
     from timeline_trio.store import Script
 
 
@@ -195,6 +197,48 @@ async def test_cancelled_commit_comes_before_later_merges_or_not_at_all(tmp_path
                 assert await name_of(store) == "newer"
         await wait_idle(store)
         assert await name_of(store) == "newer"
+
+
+async def flush_in_the_end(manager: Manager) -> None:
+    """
+    Flush, however often the store is late: only the result counts here.
+    """
+    while True:
+        try:
+            await manager.flush("op")
+        except StoreUnavailable:
+            continue
+        return
+
+
+async def test_manager_goes_on_beside_a_stuck_thread_and_ends_by_its_deadline(store: SQLiteStore, gate: Gate) -> None:
+    # B16
+    config = Config(export_timeout=0.2, flush_interval=0.05, on_error=lambda _opid, _error: None)
+    async with open_manager(store, config=config) as manager:
+        gate.closed = True
+        manager.begin("op", "older", stage_id="s")
+        await gate.wait_reached()
+        with pytest.raises(StoreUnavailable) as caught:
+            await manager.flush("op")
+        assert "did not answer within export_timeout=0.2" in str(caught.value.__cause__)
+        assert store.statistics().running_threads
+        manager.begin("op", "newer", stage_id="s")
+        gate.opened.set()
+        await flush_in_the_end(manager)
+        await wait_idle(store)
+        assert await name_of(store) == "newer"
+
+        gate.opened.clear()
+        gate.reached.clear()
+        gate.closed = True
+        manager.begin("op", "newest", stage_id="s")
+        await gate.wait_reached()
+        with pytest.raises(DrainError, match="1 updates"):
+            await manager.shutdown(trio.current_time() + 0.3)
+        assert store.statistics().running_threads, "it ended without the thread"
+    gate.opened.set()
+    await wait_idle(store)
+    assert await name_of(store) == "newer"
 
 
 async def test_long_query_is_interrupted_when_its_caller_leaves(tmp_path: Path, gate: Gate) -> None:

@@ -242,7 +242,7 @@ class RecordingTable(EntryTable):
         """
         Return the state that a change through this record starts from; None if the stage is no longer its to change.
 
-        It needs no lock: `replace` looks again, with the lock held, and refuses what was made from another state.
+        It needs no lock: `advance` looks again, with the lock held, and refuses what was made from another state.
         """
         return self._stage_now(live.opid, live.key, live)
 

@@ -298,7 +298,7 @@ class Recorder:
         self._end(handle, begun, End(finished_at, status, error_text, code, elapsed_ns, encoded))
 
     def _end(self, handle: StageHandle, begun: Stage | None, end: End) -> None:
-        # Nearly always it is as it was begun or last changed here; `replace` finds out.
+        # Nearly always it is as it was begun or last changed here; `advance` finds out.
         current = begun if handle.phase is RUNNING else None
         while current is not None:
             # Another process may have begun the same stage anew; our clock says nothing of that one's length.
