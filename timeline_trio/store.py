@@ -14,6 +14,7 @@ from ._public import publish
 from ._store._contract import NOTHING_KNOWN as NOTHING_KNOWN
 from ._store._contract import Answer as Answer
 from ._store._contract import AnswerOrError as AnswerOrError
+from ._store._contract import Change as Change
 from ._store._contract import Changes as Changes
 from ._store._contract import Found as Found
 from ._store._contract import Known as Known
@@ -24,6 +25,7 @@ from ._store._contract import Revision as Revision
 from ._store._contract import Store as Store
 from ._store._contract import Unchanged as Unchanged
 from ._store._contract import Unreadable as Unreadable
+from ._store._contract import WatchesChanges as WatchesChanges
 from ._store._memory import MemoryStore as MemoryStore
 from ._store._noop import NoopStore as NoopStore
 from ._store._open import ENTRY_POINT_GROUP as ENTRY_POINT_GROUP
@@ -49,6 +51,7 @@ __all__ = [
     "NOTHING_KNOWN",
     "Answer",
     "AnswerOrError",
+    "Change",
     "Changes",
     "CorruptEntry",
     "FetchHeads",
@@ -78,6 +81,7 @@ __all__ = [
     "StoreUnavailable",
     "Unchanged",
     "Unreadable",
+    "WatchesChanges",
     "open_memory",
     "open_noop",
     "open_store",

@@ -44,12 +44,13 @@ find_uv() {
     "$root/.venv-uv/bin/python" -m pip install --quiet --constraint "$constraints" uv </dev/null
 }
 
-# use_environment FOLDER [GROUP ...]: activates FOLDER, with both distributions and the dependency groups.
+# use_environment FOLDER [GROUP ...]: activates FOLDER, with all distributions of this repository and the dependency groups.
 use_environment() {
-    local venv=$root/$1 group options=() stamp lock
+    local venv=$root/$1 group store options=() stamp lock
     # Two scripts that start at once must not build the same environment into each other.
     exec {lock}>"$root/.venv-lock"
     ! command -v flock >/dev/null || flock "$lock"
+    for store in "$root"/stores/*/; do options+=(--editable "$store"); done
     for group in "${@:2}"; do options+=(--group "$group"); done
     stamp=$(printf '%s\n' "$root" "${PYTHON:-}" "$@" |
         cat - "$root/pyproject.toml" "$root"/stores/*/pyproject.toml "$constraints" "${BASH_SOURCE[0]}" | cksum)
@@ -58,7 +59,7 @@ use_environment() {
         find_uv
         "$uv" venv --quiet --clear --no-project --python "$python" "$venv" || exit
         (cd "$root" && "$uv" pip install --quiet --python "$venv/bin/python" --constraint "$constraints" \
-            --editable . --editable stores/sqlite ${options[@]+"${options[@]}"}) || exit
+            --editable . "${options[@]}") || exit
         printf '%s\n' "$stamp" >"$venv/stamp"
     fi
     exec {lock}>&-

@@ -16,7 +16,8 @@ from .._errors import CorruptEntry, InvalidValue
 from .._model._document import Document, Update
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from .._errors import StoreError
 
@@ -226,5 +227,35 @@ class MergesMany(Protocol):
 
         Raises:
             StoreUnavailable: the transaction failed as a whole; nothing is known of its outcome.
+        """
+        ...
+
+
+class Change(msgspec.Struct, frozen=True, gc=False):
+    """
+    What a Store tells of a commit: which operation changed, and the revision that it has had since.
+    """
+
+    opid: str
+    revision: Revision
+
+
+@runtime_checkable
+class WatchesChanges(Protocol):
+    """
+    The capability of a Store to tell of commits as they happen, whoever made them.
+    """
+
+    def watch(self) -> AbstractAsyncContextManager[AsyncIterator[Change]]:
+        """
+        Hear of changes until the end of the block: of those that are committed once the block is entered.
+
+        A change is a hint. Some may never come, or come twice, or out of order: what is behind a slow reader is bounded
+        and dropped. So whoever must see every change goes on polling.
+
+        Entering is a checkpoint, and so is each step of the iterator, which loses nothing when it is cancelled.
+
+        Raises:
+            StoreUnavailable: on entering, or at any step: nothing more is told; enter a new block.
         """
         ...

@@ -1,0 +1,3 @@
+"""
+The MySQL store for timeline_trio.
+"""

@@ -1,0 +1,3 @@
+"""
+The PostgreSQL store for timeline_trio.
+"""

@@ -1,0 +1,3 @@
+"""
+The Redis store for timeline_trio.
+"""
