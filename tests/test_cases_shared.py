@@ -21,10 +21,11 @@ from timeline_trio.store import (
     FetchRows,
     InsertRow,
     MemoryStore,
-    ReplaceRow,
     Row,
     RowStore,
+    RowWrite,
     Script,
+    WriteRows,
 )
 from timeline_trio.testing import FaultyStore
 
@@ -51,7 +52,8 @@ class RacyRows(RowStore):
         self.rows: dict[str, Row] = {}
         self.tries = 0
 
-    async def run(self, begin: Callable[[], Script[T]], *, writes: bool) -> T:
+    async def run(self, begin: Callable[[], Script[T]], *, writes: bool, transaction: bool) -> T:
+        del transaction
         self.tries += writes
         script = begin()
         try:
@@ -70,13 +72,16 @@ class RacyRows(RowStore):
             case FetchRecentHeads(after, limit):
                 recent = [row for row in self.rows.values() if row.updated_at > after]
                 return sorted(recent, key=lambda row: (row.updated_at, row.id), reverse=True)[:limit]
-            case InsertRow(row):
-                return self.rows.setdefault(row.id, row) is row
-            case ReplaceRow(row, expected):
-                if self.rows[row.id].revision != expected:
-                    return False
-                self.rows[row.id] = row
-                return True
+            case WriteRows(writes):
+                return [self._write(write) for write in writes]
+
+    def _write(self, write: RowWrite) -> bool:
+        if isinstance(write, InsertRow):
+            return self.rows.setdefault(write.id, write.row) is write.row
+        if self.rows[write.id].revision != write.expected:
+            return False
+        self.rows[write.id] = write.applied_to(self.rows[write.id])
+        return True
 
     def put(self, opid: str, at: float) -> None:
         """

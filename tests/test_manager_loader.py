@@ -178,7 +178,7 @@ async def test_a_full_load_queue_drops_hints(autojump_clock: MockClock) -> None:
 
 
 async def test_a_save_without_its_document_after_others_have_saved_is_loaded(autojump_clock: MockClock) -> None:
-    store = FaultyStore(MemoryStore())
+    store = FaultyStore(MemoryStore(), hide_watch=True)
     store.strip_documents = True
     async with open_manager(store, config=quiet()) as manager:
         manager.record("op", completed(id="first"))

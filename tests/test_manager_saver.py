@@ -197,7 +197,7 @@ async def test_a_full_channel_drops_hints_and_the_period_covers_for_them(autojum
 
 
 async def test_many_operations_are_saved_in_one_transaction(autojump_clock: MockClock) -> None:
-    store = FaultyStore(MemoryStore())
+    store = FaultyStore(MemoryStore(), hide_watch=True)
     async with open_manager(store, config=quiet()) as manager:
         for index in range(5):
             manager.begin(f"op{index}", "copy")
@@ -249,7 +249,7 @@ async def test_an_answer_of_a_joint_save_concerns_its_own_operation_only(autojum
 
 
 async def test_after_two_timeouts_in_a_row_the_rest_waits_for_the_next_round(autojump_clock: MockClock) -> None:
-    store = FaultyStore(MemoryStore(), hide_merge_many=True)
+    store = FaultyStore(MemoryStore(), hide_merge_many=True, hide_watch=True)
     hang = store.hang("merge", nth=None)
     async with open_manager(store, config=quiet(flush_interval=100.0, export_timeout=1.0)) as manager:
         manager.begin("a", "copy")

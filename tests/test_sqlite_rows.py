@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +14,9 @@ from timeline_trio.model import Document, Stage, Update, encode_document
 from timeline_trio.store import (
     CorruptEntry,
     Found,
+    InsertRow,
     MergeRequest,
+    ReplaceRow,
     Revision,
     Row,
     StoreRejected,
@@ -179,28 +180,30 @@ async def test_other_failures_tell_where_to_look(store: SQLiteStore, sql: sqlite
     await store.merge_many([])
     with pytest.raises(StoreUnavailable, match="the cause tells more") as caught:
         await store.merge("op", update())
-    assert "no column named payload" in str(caught.value.__cause__)
+    assert "no such column: payload" in str(caught.value.__cause__)
 
 
 def test_too_large_document_is_refused_alone(connection: sqlite3.Connection) -> None:
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1_000)
     dialect = SQLiteDialect(connection)
     row = Row(id="op", payload="small", version=1, created_at=1, updated_at=1)
-    assert dialect.insert_row(row)
-    assert not dialect.insert_row(row)
-    large = Row(id="op", payload="secret" * 1_000, version=2, created_at=1, updated_at=2)
-    for write in (partial(dialect.replace_row, large, Revision(1, 1)), partial(dialect.insert_row, large)):
-        with pytest.raises(StoreRejected, match="'op': the document is larger") as caught:
-            write()
-        assert "secret" not in str(caught.value)
-    assert not dialect.replace_row(row, Revision(1, 2))
-    assert dialect.fetch_rows(["op"]) == [row]
+    assert dialect.write_rows([InsertRow(row), InsertRow(row)]) == [True, False]
+    secret = "secret" * 1_000
+    new = Row(id="new", payload=secret, version=1, created_at=1, updated_at=1)
+    replacement = ReplaceRow(id="op", payload=secret, expected=Revision(1, 1), now=2, ahead=2)
+    stale = ReplaceRow(id="op", payload="stale", expected=Revision(1, 2), now=2, ahead=2)
+    *refused, done = dialect.write_rows([replacement, InsertRow(new), stale])
+    for opid, refusal in zip(("op", "new"), refused, strict=True):
+        assert isinstance(refusal, StoreRejected)
+        assert str(refusal).startswith(f"{opid!r}: the document is larger")
+    assert done is False
+    assert dialect.fetch_rows(["op", "new"]) == [row]
 
 
 def test_number_beyond_64_bits_is_refused_by_the_dialect(connection: sqlite3.Connection) -> None:
     row = Row(id="op", payload="", version=2**64, created_at=1, updated_at=1)
-    with pytest.raises(StoreRejected):
-        SQLiteDialect(connection).insert_row(row)
+    (refusal,) = SQLiteDialect(connection).write_rows([InsertRow(row)])
+    assert isinstance(refusal, StoreRejected)
 
 
 def _grow(connection: sqlite3.Connection) -> None:

@@ -18,7 +18,7 @@ import trio
 
 from timeline_trio import Config, DrainError, open_manager
 from timeline_trio.model import Stage, Update
-from timeline_trio.store import FetchHeads, Found, InsertRow, Row, StoreUnavailable
+from timeline_trio.store import FetchHeads, Found, InsertRow, Row, StoreUnavailable, WriteRows
 from timeline_trio_sqlite import SQLiteStore, open_sqlite
 from timeline_trio_sqlite._call import Abandoned, Call, Phase
 from timeline_trio_sqlite._pool import Pool
@@ -280,7 +280,7 @@ async def test_more_stuck_threads_than_spare_ones_hold_up_new_writers_only(store
 
     for _ in range(8):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: store.run(stuck, writes=False))
+            nursery.start_soon(lambda: store.run(stuck, writes=False, transaction=False))
             await trio.to_thread.run_sync(entered.acquire)
             nursery.cancel_scope.cancel()
     with trio.move_on_after(0) as scope:
@@ -326,12 +326,12 @@ async def test_call_under_way_while_the_store_closes_gives_its_connection_up(tmp
 
 async def test_script_that_fails_is_rolled_back_and_its_connection_kept(store: SQLiteStore) -> None:
     def script() -> Script[None]:
-        yield InsertRow(Row(id="op", payload="{}", version=1, created_at=1, updated_at=1))
+        yield WriteRows([InsertRow(Row(id="op", payload="{}", version=1, created_at=1, updated_at=1))])
         raise RuntimeError("a bug")
 
     before = store.statistics()
     with pytest.raises(RuntimeError, match="a bug"):
-        await store.run(script, writes=True)
+        await store.run(script, writes=True, transaction=True)
     assert await store.mget(["op"]) == []
     assert store.statistics().idle_connections == before.idle_connections + 1
 

@@ -5,7 +5,7 @@ Tests of `check_store`: the library's stores pass it, and a store with a defect 
 from __future__ import annotations
 
 import sqlite3
-from contextlib import asynccontextmanager, closing
+from contextlib import aclosing, asynccontextmanager, closing
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,6 +15,7 @@ import trio
 from timeline_trio.model import Document, Update
 from timeline_trio.store import (
     NOTHING_KNOWN,
+    Change,
     CorruptEntry,
     Found,
     Known,
@@ -35,7 +36,7 @@ from timeline_trio.testing import FaultyStore, ManualClock, check_store
 from timeline_trio_sqlite import SQLiteStore, open_sqlite
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
@@ -198,6 +199,43 @@ class FailsTogether(Defective):
         return [await self.inner.merge(request.opid, request.update) for request in requests]
 
 
+class TellsOfNothing(Defective):
+    @asynccontextmanager
+    async def watch(self) -> AsyncGenerator[AsyncIterator[Change]]:
+        await trio.lowlevel.checkpoint()
+        send, receive = trio.open_memory_channel[Change](0)
+        with send:
+            yield receive
+
+
+class TellsUntilCancelled(Defective):
+    """
+    A generator, which a cancelled step ends.
+    """
+
+    @asynccontextmanager
+    async def watch(self) -> AsyncGenerator[AsyncIterator[Change]]:
+        async with self.inner.watch() as changes, aclosing(change async for change in changes) as generator:
+            yield generator
+
+
+class TellsOfEveryMerge(Defective):
+    def __init__(self) -> None:
+        super().__init__()
+        self.told, self.changes = trio.open_memory_channel[Change](100)
+
+    async def merge(self, opid: str, update: Update, known: Known | None = None) -> Merged:
+        merged = await self.inner.merge(opid, update, known)
+        self.told.send_nowait(Change(opid, merged.revision or Revision(0, 0)))
+        return merged
+
+    @asynccontextmanager
+    async def watch(self) -> AsyncGenerator[AsyncIterator[Change]]:
+        self.told, self.changes = trio.open_memory_channel[Change](100)
+        await trio.lowlevel.checkpoint()
+        yield self.changes
+
+
 @pytest.mark.parametrize(
     ("defect", "promise"),
     [
@@ -212,9 +250,12 @@ class FailsTogether(Defective):
         (AcceptsAnything, "StoreRejected is raised"),
         (BreaksDown, "StoreUnavailable"),
         (FailsTogether, "what is rejected stops nobody else"),
+        (TellsOfNothing, "a change comes within"),
+        (TellsUntilCancelled, "can be cancelled, and misses none by that"),
+        (TellsOfEveryMerge, "What changes nothing is not told"),
     ],
 )
-async def test_defect_is_found_and_named(defect: type[Defective], promise: str) -> None:
+async def test_defect_is_found_and_named(defect: type[Defective], promise: str, autojump_clock: object) -> None:
     with pytest.raises(AssertionError, match=promise) as caught:
         await check_store(opening(cast("Any", defect)))
     assert str(caught.value).startswith(f"{defect.__name__} breaks a promise. ")

@@ -4,11 +4,27 @@ Tests of opening a store by its URL.
 
 from __future__ import annotations
 
+import shutil
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import cast
+
 import pytest
 
 from timeline_trio.model import InvalidValue
 from timeline_trio.store import MemoryStore, NoopStore, open_store
 from timeline_trio_sqlite import SQLiteStore
+
+
+@pytest.fixture
+def core_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Let nothing be installed but the core, without a store distribution.
+    """
+    (core,) = cast("Path", distribution("timeline-trio").locate_file("")).glob("timeline_trio-*.dist-info")
+    shutil.copytree(core, tmp_path / core.name)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
 
 
 async def test_scheme_picks_the_store(tmp_path: object) -> None:
@@ -26,12 +42,17 @@ async def test_scheme_picks_the_store(tmp_path: object) -> None:
         ("ops.db", "expected a URL with a scheme"),
         ("", "expected a URL with a scheme"),
         ("redis://[host", "expected a URL with a scheme"),
+        ("sqlite:///ops.db", r"pip install 'timeline-trio\[sqlite\]'"),
         ("mysql://host/ops", r"pip install 'timeline-trio\[mysql\]'"),
+        ("postgres://host/ops", r"pip install 'timeline-trio\[postgres\]'"),
+        ("postgresql://host/ops", r"pip install 'timeline-trio\[postgres\]'"),
         ("redis://host", r"pip install 'timeline-trio\[redis\]'"),
-        ("carrier-pigeon:coop", "'carrier-pigeon'; installed are: memory, noop, sqlite"),
+        ("rediss://host", r"pip install 'timeline-trio\[redis\]'"),
+        ("carrier-pigeon:coop", "'carrier-pigeon'; installed are: memory, noop"),
     ],
 )
-async def test_store_that_is_not_there_is_answered_with_what_to_do(url: str, problem: str) -> None:
+async def test_store_that_is_not_there_is_answered_with_what_to_do(url: str, problem: str, core_alone: None) -> None:
+    del core_alone
     with pytest.raises(InvalidValue, match=problem):
         async with open_store(url):
             pytest.fail("it opened")

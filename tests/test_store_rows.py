@@ -15,9 +15,9 @@ from timeline_trio.model import Stage, Update
 from timeline_trio.store import (
     CorruptEntry,
     Found,
+    InsertRow,
     Known,
     MergeRequest,
-    Revision,
     Row,
     RowHead,
     RowStore,
@@ -26,13 +26,14 @@ from timeline_trio.store import (
     Unchanged,
     Unreadable,
     run_script,
+    run_script_async,
 )
 from timeline_trio.testing import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from timeline_trio.store import Script
+    from timeline_trio.store import RowWrite, Script
 
 T = TypeVar("T")
 
@@ -50,17 +51,21 @@ class DictRows(RowStore):
         self.rows: dict[str, Row] = {}
         self.between: list[Callable[[], object]] = []
         self.tries = 0
+        self.asked: list[str] = []  # the operations, and the transactions around them
         self.refusal: StoreRejected | StoreUnavailable | None = None
 
-    async def run(self, begin: Callable[[], Script[T]], *, writes: bool) -> T:
+    async def run(self, begin: Callable[[], Script[T]], *, writes: bool, transaction: bool) -> T:
         del writes
         self.tries += 1
+        self.asked += ["begin"] if transaction else []
         return run_script(begin(), self)
 
     def fetch_heads(self, ids: Sequence[str]) -> Sequence[RowHead]:
+        self.asked.append(f"heads of {' '.join(ids)}")
         return [self.rows[opid] for opid in ids if opid in self.rows]
 
-    def fetch_rows(self, ids: Sequence[str]) -> list[Row]:
+    def fetch_rows(self, ids: Sequence[str], *, lock: bool) -> list[Row]:
+        self.asked.append(f"{'locked ' * lock}rows of {' '.join(ids)}")
         self._let_others_in()
         return [self.rows[opid] for opid in ids if opid in self.rows]
 
@@ -68,17 +73,21 @@ class DictRows(RowStore):
         recent = [row for row in self.rows.values() if row.updated_at > after]
         return sorted(recent, key=lambda row: (row.updated_at, row.id), reverse=True)[:limit]
 
-    def insert_row(self, row: Row) -> bool:
+    def write_rows(self, writes: Sequence[RowWrite]) -> list[bool | StoreRejected]:
+        self.asked.append(f"write {' '.join(write.id for write in writes)}")
+        return [self._write(write) for write in writes]
+
+    def _write(self, write: RowWrite) -> bool | StoreRejected:
         self._let_others_in()
+        if isinstance(self.refusal, StoreRejected):
+            return self.refusal
         if self.refusal:
             raise self.refusal
-        return self.rows.setdefault(row.id, row) is row
-
-    def replace_row(self, row: Row, expected: Revision) -> bool:
-        self._let_others_in()
-        if row.id not in self.rows or self.rows[row.id].revision != expected:
+        if isinstance(write, InsertRow):
+            return self.rows.setdefault(write.id, write.row) is write.row
+        if write.id not in self.rows or self.rows[write.id].revision != write.expected:
             return False
-        self.rows[row.id] = row
+        self.rows[write.id] = write.applied_to(self.rows[write.id])
         return True
 
     def _let_others_in(self) -> None:
@@ -137,6 +146,135 @@ async def test_fresh_base_saves_the_read_and_a_moved_row_is_noticed() -> None:
     store.between = [lambda: store.rows.update(theirs)]
     await store.merge("op", stage("ours"), known)
     assert await ids_of(store) == {"a", "ours", "theirs"}
+
+
+async def known_of(store: DictRows, opid: str) -> Known:
+    answer = await store.read(opid)
+    assert isinstance(answer, Found)
+    store.asked.clear()
+    return Known(answer.revision, answer.document)
+
+
+async def test_merge_into_what_is_known_is_one_operation_and_into_the_unknown_two() -> None:
+    store = DictRows()
+    await store.merge("op", stage("a"))
+    assert store.asked == ["rows of op", "write op"]
+    known = await known_of(store, "op")
+    merged = await store.merge("op", stage("b"), known)
+    assert store.asked == ["write op"]
+    assert merged.document is not None
+    store.asked.clear()
+    assert merged.revision is not None
+    assert not (await store.merge("op", stage("b"), Known(merged.revision, merged.document))).changed
+    assert store.asked == ["heads of op"], "nothing to write, but the row may have been deleted"
+
+
+async def test_what_is_known_no_longer_is_read_in_the_same_script() -> None:
+    store = DictRows()
+    await store.merge("op", stage("a"))
+    known = await known_of(store, "op")
+    await store.merge("op", stage("theirs"))
+    store.asked.clear()
+    assert (await store.merge("op", stage("ours"), known)).changed
+    assert store.asked == ["write op", "rows of op", "write op"]
+    store.asked.clear()
+    assert not (await store.merge("op", stage("a"), known)).changed
+    assert store.asked == ["heads of op", "rows of op"]
+    assert await ids_of(store) == {"a", "ours", "theirs"}
+    assert (store.merges, store.attempts) == (4, 4)
+
+
+async def test_lost_race_is_repeated_with_the_row_locked(autojump_clock: object) -> None:
+    del autojump_clock
+    store = DictRows()
+    await store.merge("op", stage("first"))
+    theirs = await rows_of_another_writer("op", "first", "theirs")
+    store.asked.clear()
+    store.between = [int, lambda: store.rows.update(theirs)]
+    await store.merge("op", stage("ours"))
+    assert store.asked == ["rows of op", "write op", "begin", "locked rows of op", "write op"]
+    assert (store.merges, store.attempts) == (2, 3)
+
+
+async def test_joint_merge_is_one_transaction_in_the_order_of_ids() -> None:
+    store = DictRows()
+    await store.merge("b", stage("x"))
+    known = await known_of(store, "b")
+    await store.merge("d", stage("x"))
+    stale = await known_of(store, "d")
+    await store.merge("d", stage("theirs"))
+    store.asked.clear()
+    requests = [
+        MergeRequest("d", stage("y"), stale),
+        MergeRequest("c", stage("y")),
+        MergeRequest("", stage("y")),
+        MergeRequest("b", stage("y"), known),
+        MergeRequest("a", stage("y")),
+    ]
+    answers = await store.merge_many(requests)
+    assert [type(answer).__name__ for answer in answers] == ["Merged", "Merged", "StoreRejected", "Merged", "Merged"]
+    assert store.asked == ["begin", "write b d", "rows of a c", "locked rows of d", "write a c d"]
+    assert await ids_of(store, "d") == {"x", "theirs", "y"}
+
+
+async def test_reads_ask_for_heads_only_where_something_is_known() -> None:
+    store = DictRows()
+    for opid in ("a", "b"):
+        await store.merge(opid, stage("x"))
+    known = {"b": await known_of(store, "b")}
+    await store.mget(["a", "b", "none"], known)
+    assert store.asked == ["rows of a none", "heads of b"]
+
+
+async def test_row_that_is_found_by_another_id_is_nobodys() -> None:
+    class Folding(DictRows):
+        def fetch_heads(self, ids: Sequence[str]) -> Sequence[RowHead]:
+            return super().fetch_heads([opid.lower() for opid in ids])
+
+        def fetch_rows(self, ids: Sequence[str], *, lock: bool) -> list[Row]:
+            return super().fetch_rows([opid.lower() for opid in ids], lock=lock)
+
+    store = Folding()
+    await store.merge("op", stage("s"))
+    known = await known_of(store, "op")
+    assert await store.mget(["OP"]) == []
+    assert await store.mget(["OP"], {"OP": known}) == []
+
+
+async def test_script_runs_on_coroutines_of_any_event_loop() -> None:
+    class Awaited:
+        """
+        Passes each operation on, as a coroutine.
+        """
+
+        def __init__(self, rows: DictRows) -> None:
+            self.rows = rows
+
+        async def fetch_heads(self, ids: Sequence[str]) -> Sequence[RowHead]:
+            return self.rows.fetch_heads(ids)
+
+        async def fetch_rows(self, ids: Sequence[str], *, lock: bool) -> Sequence[Row]:
+            return self.rows.fetch_rows(ids, lock=lock)
+
+        async def fetch_recent_heads(self, after: int, limit: int) -> Sequence[RowHead]:
+            return self.rows.fetch_recent_heads(after, limit)
+
+        async def write_rows(self, writes: Sequence[RowWrite]) -> Sequence[bool | StoreRejected]:
+            return self.rows.write_rows(writes)
+
+    class AwaitedRows(DictRows):
+        async def run(self, begin: Callable[[], Script[T]], *, writes: bool, transaction: bool) -> T:
+            del writes, transaction
+            return await run_script_async(begin(), Awaited(self))
+
+    store = AwaitedRows()
+    await store.merge("op", stage("a"))
+    await store.merge("op", stage("b"), await known_of(store, "op"))
+    assert await ids_of(store) == {"a", "b"}
+    assert [answer.opid for answer in await store.latest(0, 9)] == ["op"]
+    store.rows["op"] = msgspec.structs.replace(store.rows["op"], payload="")
+    with pytest.raises(CorruptEntry):
+        await store.merge("op", stage("c"))
 
 
 async def test_row_deleted_between_head_and_row_is_written_anew() -> None:
@@ -253,10 +391,10 @@ async def test_late_commit_is_found_within_the_overlap_or_by_its_id() -> None:
 @pytest.mark.parametrize("opid", ["\udcff", " op", ""])
 async def test_a_damaged_id_is_an_answer_and_the_others_go_on(opid: str) -> None:
     class Strict(DictRows):
-        def fetch_rows(self, ids: Sequence[str]) -> list[Row]:
+        def fetch_rows(self, ids: Sequence[str], *, lock: bool) -> list[Row]:
             for each in ids:
                 each.encode()  # as drivers do
-            return super().fetch_rows(ids)
+            return super().fetch_rows(ids, lock=lock)
 
     store = Strict()
     await store.merge("good", stage("s"))

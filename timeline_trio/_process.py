@@ -38,6 +38,13 @@ class ProcessGuard:
     def __init__(self) -> None:
         self._count = Forks.count
 
+    @property
+    def is_foreign(self) -> bool:
+        """
+        Whether this is a child of the process that the guard was made in.
+        """
+        return self._count != Forks.count
+
     def check(self) -> None:
         """
         Refuse to go on in a forked child: locks may be held by threads that are not there, and facts are copies.

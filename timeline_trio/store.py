@@ -11,6 +11,9 @@ from ._errors import StoreError as StoreError
 from ._errors import StoreRejected as StoreRejected
 from ._errors import StoreUnavailable as StoreUnavailable
 from ._public import publish
+from ._store._connection_pool import ConnectionPool as ConnectionPool
+from ._store._connection_pool import Connector as Connector
+from ._store._connection_pool import PoolStatistics as PoolStatistics
 from ._store._contract import NOTHING_KNOWN as NOTHING_KNOWN
 from ._store._contract import Answer as Answer
 from ._store._contract import AnswerOrError as AnswerOrError
@@ -32,27 +35,34 @@ from ._store._open import ENTRY_POINT_GROUP as ENTRY_POINT_GROUP
 from ._store._open import open_memory as open_memory
 from ._store._open import open_noop as open_noop
 from ._store._open import open_store as open_store
-from ._store._rows import FetchHeads as FetchHeads
-from ._store._rows import FetchRecentHeads as FetchRecentHeads
-from ._store._rows import FetchRows as FetchRows
-from ._store._rows import InsertRow as InsertRow
-from ._store._rows import RaceLost as RaceLost
-from ._store._rows import ReplaceRow as ReplaceRow
-from ._store._rows import Row as Row
-from ._store._rows import RowDialect as RowDialect
-from ._store._rows import RowHead as RowHead
-from ._store._rows import RowOperation as RowOperation
+from ._store._row_operations import AsyncRowDialect as AsyncRowDialect
+from ._store._row_operations import FetchHeads as FetchHeads
+from ._store._row_operations import FetchRecentHeads as FetchRecentHeads
+from ._store._row_operations import FetchRows as FetchRows
+from ._store._row_operations import InsertRow as InsertRow
+from ._store._row_operations import RaceLost as RaceLost
+from ._store._row_operations import ReplaceRow as ReplaceRow
+from ._store._row_operations import Row as Row
+from ._store._row_operations import RowDialect as RowDialect
+from ._store._row_operations import RowHead as RowHead
+from ._store._row_operations import RowOperation as RowOperation
+from ._store._row_operations import RowWrite as RowWrite
+from ._store._row_operations import Script as Script
+from ._store._row_operations import WriteRows as WriteRows
+from ._store._row_operations import run_script as run_script
+from ._store._row_operations import run_script_async as run_script_async
 from ._store._rows import RowStore as RowStore
-from ._store._rows import Script as Script
-from ._store._rows import run_script as run_script
 
 __all__ = [
     "ENTRY_POINT_GROUP",
     "NOTHING_KNOWN",
     "Answer",
     "AnswerOrError",
+    "AsyncRowDialect",
     "Change",
     "Changes",
+    "ConnectionPool",
+    "Connector",
     "CorruptEntry",
     "FetchHeads",
     "FetchRecentHeads",
@@ -66,6 +76,7 @@ __all__ = [
     "MergesMany",
     "NoopStore",
     "NotFound",
+    "PoolStatistics",
     "RaceLost",
     "ReplaceRow",
     "Revision",
@@ -74,6 +85,7 @@ __all__ = [
     "RowHead",
     "RowOperation",
     "RowStore",
+    "RowWrite",
     "Script",
     "Store",
     "StoreError",
@@ -82,10 +94,12 @@ __all__ = [
     "Unchanged",
     "Unreadable",
     "WatchesChanges",
+    "WriteRows",
     "open_memory",
     "open_noop",
     "open_store",
     "run_script",
+    "run_script_async",
 ]
 
 publish(globals(), __name__)

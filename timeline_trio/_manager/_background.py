@@ -15,8 +15,9 @@ from trio.lowlevel import enable_ki_protection
 from .._cache._cache import Cache
 from .._errors import DrainError
 from .._record._recorder import make_id_source
-from .._store._contract import Found
+from .._store._contract import Found, WatchesChanges
 from ._health import Health
+from ._listener import Listener
 from ._loader import Loader
 from ._reader import Fetch, Reader
 from ._reporter import Reporter
@@ -82,6 +83,17 @@ class Background:
             offer_load=self.loader.offer,
             random=random,
         )
+        self._listener: Listener | None = None
+        if isinstance(store, WatchesChanges):
+            self._listener = Listener(
+                self.cache,
+                store,
+                config,
+                hint_load=self.loader.hint,
+                health=self.health,
+                reporter=self.reporter,
+                random=random,
+            )
         self._started = trio.Event()
         self._nursery: trio.Nursery | None = None
         self.ended: trio.Event = trio.Event()
@@ -103,6 +115,8 @@ class Background:
                     self._nursery = nursery
                     self._started.set()
                     nursery.start_soon(self.loader.run)
+                    if self._listener is not None:
+                        nursery.start_soon(self._listener.run)
                     try:
                         await self.saver.run()
                     finally:

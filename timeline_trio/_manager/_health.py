@@ -23,6 +23,8 @@ class Health:
         self._clock = clock
         self.changing_merges: int = 0
         self.hints_dropped: int = 0
+        self.changes_heard: int = 0
+        self.listening: bool = False
         self.last_save_at: int | None = None
         self.last_load_at: int | None = None
         self._saves_failing_since: int | None = None

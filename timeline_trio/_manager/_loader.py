@@ -83,6 +83,12 @@ class Loader:
         if entry is None or now < entry.offered_at + self._config.load_interval:
             return
         entry.offered_at = now
+        self.hint(opid)
+
+    def hint(self, opid: str) -> None:
+        """
+        Have an operation loaded as soon as possible. On the Trio thread.
+        """
         try:
             self._send.send_nowait(opid)
         except trio.WouldBlock:

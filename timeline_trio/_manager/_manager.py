@@ -504,6 +504,8 @@ class Manager:
             last_load_at=health.last_load_at,
             failing_since=health.failing_since,
             hints_dropped=health.hints_dropped,
+            listening=health.listening,
+            changes_heard=health.changes_heard,
         )
 
     @enable_ki_protection

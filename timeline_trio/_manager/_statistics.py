@@ -33,6 +33,8 @@ class Statistics:
         failing_since: of the first failure since a save last succeeded, or a load, whichever is earlier, likewise;
             None while both succeed.
         hints_dropped: wake-ups that found their queue full; the periods cover for them.
+        listening: whether the Store tells of changes as they are committed; otherwise they are found by polling.
+        changes_heard: how many it told of so far, our own included.
     """
 
     accepted_updates: int
@@ -50,3 +52,5 @@ class Statistics:
     last_load_at: int | None
     failing_since: int | None
     hints_dropped: int
+    listening: bool
+    changes_heard: int

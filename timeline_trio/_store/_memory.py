@@ -5,10 +5,11 @@ A Store in this process's memory, shared by its managers; also the reference tha
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, final
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Final, final
 
 import msgspec
-import trio.lowlevel
+import trio
 
 from .._errors import InvalidValue, NotFound, StoreError, StoreRejected
 from .._model._document import Document, Update, merge
@@ -18,6 +19,7 @@ from ._contract import (
     NOTHING_KNOWN,
     Answer,
     AnswerOrError,
+    Change,
     Changes,
     Found,
     Known,
@@ -29,7 +31,10 @@ from ._contract import (
 from ._stamp import next_stamp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+
+
+_WATCH_BUFFER: Final = 1_024  # changes that a slow reader may be behind
 
 
 class _Row(msgspec.Struct):
@@ -54,6 +59,7 @@ class MemoryStore:
         self._overlap_ns = int(overlap * 1e9)
         self._rows: dict[str, _Row] = {}
         self._incarnations = 0
+        self._watchers: dict[trio.MemorySendChannel[Change], trio.lowlevel.TrioToken] = {}
 
     async def merge(self, opid: str, update: Update, known: Known | None = None) -> Merged:
         """
@@ -110,6 +116,19 @@ class MemoryStore:
         rows.sort(key=lambda item: item[:2], reverse=True)
         return [_answer(row, known.get(opid)) for _, opid, row in rows[: max(limit, 0)]]
 
+    @asynccontextmanager
+    async def watch(self) -> AsyncGenerator[AsyncIterator[Change]]:
+        """
+        Hear of changes until the end of the block.
+        """
+        await trio.lowlevel.checkpoint()
+        send, receive = trio.open_memory_channel[Change](_WATCH_BUFFER)
+        self._watchers[send] = trio.lowlevel.current_trio_token()
+        try:
+            yield receive
+        finally:
+            del self._watchers[send]
+
     async def delete(self, opid: str) -> None:
         """
         Forget an operation, if it is there, as an application's retention would.
@@ -137,7 +156,17 @@ class MemoryStore:
         row.revision = Revision(row.revision.incarnation, row.revision.version + 1)
         row.updated_at = next_stamp(now, row.updated_at, self._overlap_ns) if row.revision.version > 1 else now
         self._note_changes(row, before, update)
+        self._tell(Change(opid, row.revision))
         return Merged(revision=row.revision, changed=True, document=document)
+
+    def _tell(self, change: Change) -> None:
+        ours = trio.lowlevel.current_trio_token()
+        for channel, token in tuple(self._watchers.items()):
+            if token is ours:
+                _send(channel, change)
+            else:  # its managers are of several Trio runs, in several threads
+                with suppress(trio.RunFinishedError):
+                    token.run_sync_soon(_send, channel, change)
 
     @staticmethod
     def _note_changes(row: _Row, before: Document, update: Update) -> None:
@@ -149,6 +178,11 @@ class MemoryStore:
             row.changed["start"] = version
         if update.finish and (version == 1 or before.finish != row.document.finish):
             row.changed["finish"] = version
+
+
+def _send(channel: trio.MemorySendChannel[Change], change: Change) -> None:
+    with suppress(trio.WouldBlock):
+        channel.send_nowait(change)
 
 
 def _answer(row: _Row, known: Known | None) -> Answer:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from .._errors import InvalidValue
@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from ._contract import Store
 
 ENTRY_POINT_GROUP = "timeline_trio.stores"
-_OURS = frozenset(("sqlite", "mysql", "postgres", "redis"))
+_EXTRAS: Final = {
+    "mysql": "mysql",
+    "postgres": "postgres",
+    "postgresql": "postgres",
+    "redis": "redis",
+    "rediss": "redis",
+    "sqlite": "sqlite",
+}
+"""Which extra of this distribution serves a scheme."""
 
 
 @asynccontextmanager
@@ -45,8 +53,8 @@ async def open_store(url: str) -> AsyncGenerator[Store]:
         async with opener(url) as store:
             yield store
         return
-    if scheme in _OURS:
-        raise InvalidValue("url", f"{scheme} stores are not installed; run: pip install 'timeline-trio[{scheme}]'")
+    if extra := _EXTRAS.get(scheme):
+        raise InvalidValue("url", f"{scheme} stores are not installed; run: pip install 'timeline-trio[{extra}]'")
     installed = ", ".join(sorted(entry_points(group=ENTRY_POINT_GROUP).names))
     raise InvalidValue("url", f"no installed package serves the scheme {scheme!r}; installed are: {installed}")
 

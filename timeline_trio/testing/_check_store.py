@@ -5,12 +5,12 @@ The suite for stores.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, cast, runtime_checkable
 
 import trio.lowlevel
 
-from .._store._contract import MergesMany
-from . import _checks_data, _checks_merge, _checks_read, _checks_tasks
+from .._store._contract import MergesMany, WatchesChanges
+from . import _checks_data, _checks_merge, _checks_read, _checks_tasks, _checks_watch
 from ._clock import ManualClock
 from ._trial import Trial
 
@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 
     from .._store._contract import Store
     from ._trial import Ability, Check
+
+
+_CHECKS: Final = (
+    *_checks_merge.CHECKS,
+    *_checks_read.CHECKS,
+    *_checks_data.CHECKS,
+    *_checks_tasks.CHECKS,
+    *_checks_watch.CHECKS,
+)
 
 
 @runtime_checkable
@@ -37,7 +46,7 @@ async def check_store(
     Try a Store against the whole contract, capabilities that it offers included. It stops at the first failure.
 
     Args:
-        open_store: opens the store, fresh and empty each time; it is called some thirty times.
+        open_store: opens the store, fresh and empty each time; it is called some forty times.
         clock: the clock that the stores are opened with, if they take one. What depends on exact update times
             is tried only with it.
         delete: deletes an operation, as the application's retention would. By default the store's own
@@ -47,7 +56,7 @@ async def check_store(
         AssertionError: with a sentence of what the store does not do, and the failure as the cause.
     """
     await trio.lowlevel.checkpoint()
-    for check in (*_checks_merge.CHECKS, *_checks_read.CHECKS, *_checks_data.CHECKS, *_checks_tasks.CHECKS):
+    for check in _CHECKS:
         async with open_store() as store:
             trial = _prepare(store, clock, delete)
             if check.needs <= trial.abilities:
@@ -62,6 +71,8 @@ def _prepare(store: Store, clock: ManualClock | None, delete: Callable[[Store, s
         abilities.add("delete")
     if isinstance(store, MergesMany):
         abilities.add("merge_many")
+    if isinstance(store, WatchesChanges):
+        abilities.add("watch")
     return Trial(store, clock or ManualClock(), partial(delete or _delete, store), frozenset(abilities))
 
 

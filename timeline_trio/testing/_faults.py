@@ -4,6 +4,7 @@ A Store that fails on demand, around another: one fault for each place where a t
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Literal, TypeVar, final
 
 import msgspec
@@ -15,19 +16,21 @@ from .._store._contract import (
     NOTHING_KNOWN,
     Answer,
     AnswerOrError,
+    Change,
     Known,
     Merged,
     MergeRequest,
     MergesMany,
     Store,
+    WatchesChanges,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 T = TypeVar("T")
 
-StoreMethod = Literal["merge", "merge_many", "read", "mget", "latest"]
+StoreMethod = Literal["merge", "merge_many", "read", "mget", "latest", "watch"]
 
 
 class StoreCall(msgspec.Struct, frozen=True):
@@ -36,7 +39,7 @@ class StoreCall(msgspec.Struct, frozen=True):
 
     Attributes:
         method: its name.
-        opids: the operations that it was about; none for `latest`.
+        opids: the operations that it was about; none for `latest` and `watch`.
         updates: what was to be merged.
     """
 
@@ -93,15 +96,42 @@ class _Plan:
 
 
 @final
+class _Watch:
+    """
+    Passes changes on until it is cut. No generator, which a cancelled step would end.
+    """
+
+    def __init__(self, changes: AsyncIterator[Change]) -> None:
+        self._changes = changes
+        self._scope = trio.CancelScope()
+        self._is_cut = False
+
+    def cut(self) -> None:
+        self._is_cut = True
+        self._scope.cancel()
+
+    def __aiter__(self) -> _Watch:
+        return self
+
+    async def __anext__(self) -> Change:
+        if not self._is_cut:
+            with trio.CancelScope() as self._scope:
+                return await anext(self._changes)
+        raise StoreUnavailable("", "the connection was cut by the test")
+
+
+@final
 class FaultyStore:
     """
     Passes each call on to another Store, except for the faults that were asked for.
 
-    It has `merge_many` only if the other Store has it and it is not hidden.
+    It has `merge_many` and `watch` only if the other Store has them and they are not hidden. A fault of `watch` meets
+    the one who enters.
 
     Args:
         inner: the Store that does the work.
         hide_merge_many: do not offer the capability.
+        hide_watch: do not offer the capability.
 
     Attributes:
         calls: every call so far, in order.
@@ -109,7 +139,7 @@ class FaultyStore:
         strip_documents: leave the merged document out of the answers to merges.
     """
 
-    def __init__(self, inner: Store, *, hide_merge_many: bool = False) -> None:
+    def __init__(self, inner: Store, *, hide_merge_many: bool = False, hide_watch: bool = False) -> None:
         self._inner = inner
         self._plans: list[_Plan] = []
         self.calls: list[StoreCall] = []
@@ -120,6 +150,10 @@ class FaultyStore:
             self.merge_many: Callable[[Sequence[MergeRequest]], Awaitable[Sequence[Merged | StoreError]]] = (
                 self._merge_many
             )
+        self._watches: set[_Watch] = set()
+        if isinstance(inner, WatchesChanges) and not hide_watch:
+            self._inner_watch = inner.watch
+            self.watch: Callable[[], AbstractAsyncContextManager[AsyncIterator[Change]]] = self._watch
 
     def __repr__(self) -> str:
         return f"<FaultyStore around {self._inner!r}, {len(self.calls)} calls, outage {self.outage!r}>"
@@ -157,6 +191,13 @@ class FaultyStore:
         """
         return self._add(_Plan(method, nth, None, after=after))
 
+    def cut_watches(self) -> None:
+        """
+        Let everybody who watches now get `StoreUnavailable`, as if the connection broke.
+        """
+        for watch in self._watches:
+            watch.cut()
+
     async def merge(self, opid: str, update: Update, known: Known | None = None) -> Merged:
         """
         Merge, as the other Store does it.
@@ -189,6 +230,17 @@ class FaultyStore:
         call = StoreCall("merge_many", opids, tuple(request.update for request in requests))
         answers = await self._pass_on(call, lambda: self._inner_merge_many(requests))
         return [self._stripped(answer) if isinstance(answer, Merged) else answer for answer in answers]
+
+    @asynccontextmanager
+    async def _watch(self) -> AsyncGenerator[AsyncIterator[Change]]:
+        await self._pass_on(StoreCall("watch"), trio.lowlevel.checkpoint)
+        async with self._inner_watch() as changes:
+            watch = _Watch(changes)
+            self._watches.add(watch)
+            try:
+                yield watch
+            finally:
+                self._watches.discard(watch)
 
     def _add(self, plan: _Plan) -> Fault:
         self._plans.append(plan)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SECOND = 1_000_000_000
 
-Ability = Literal["clock", "delete", "merge_many"]
+Ability = Literal["clock", "delete", "merge_many", "watch"]
 
 
 class Trial(msgspec.Struct, frozen=True):

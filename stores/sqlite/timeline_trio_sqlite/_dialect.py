@@ -7,14 +7,14 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING, Final
 
-from timeline_trio.store import Row, RowHead, StoreRejected
+from timeline_trio.store import InsertRow, Row, RowHead, StoreRejected
 
 from ._failures import primary_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from timeline_trio.store import Revision
+    from timeline_trio.store import RowWrite
 
 _IDS_PER_STATEMENT: Final = 500  # below the 999 variables that an old SQLite takes
 _GREATEST_INTEGER: Final = 2**63 - 1
@@ -30,7 +30,11 @@ INSERT INTO timelines (id, version, created_at, updated_at, payload) VALUES (?, 
 ON CONFLICT (id) DO NOTHING
 """
 _REPLACE: Final = """\
-UPDATE timelines SET payload = ?, version = ?, updated_at = ? WHERE id = ? AND created_at = ? AND version = ?
+UPDATE timelines SET
+    payload = ?,
+    version = version + 1,
+    updated_at = CASE WHEN updated_at BETWEEN ? AND ? THEN updated_at + 1 ELSE ? END
+WHERE id = ? AND created_at = ? AND version = ?
 """
 
 
@@ -55,10 +59,11 @@ class SQLiteDialect:
         """
         return [_head(*columns) for cursor in self._select(_SELECT_HEADS, ids) for columns in cursor]
 
-    def fetch_rows(self, ids: Sequence[str]) -> list[Row]:
+    def fetch_rows(self, ids: Sequence[str], *, lock: bool = False) -> list[Row]:
         """
-        Answer `FetchRows`.
+        Answer `FetchRows`. A transaction that writes has the whole file locked from its beginning.
         """
+        del lock
         return [_row(*columns) for cursor in self._select(_SELECT_ROWS, ids) for columns in cursor]
 
     def fetch_recent_heads(self, after: int, limit: int) -> list[RowHead]:
@@ -69,18 +74,11 @@ class SQLiteDialect:
         rows = self._connection.execute(_SELECT_RECENT_HEADS, (after, min(limit, _GREATEST_INTEGER)))
         return [_head(*columns) for columns in rows]
 
-    def insert_row(self, row: Row) -> bool:
+    def write_rows(self, writes: Sequence[RowWrite]) -> list[bool | StoreRejected]:
         """
-        Answer `InsertRow`.
+        Answer `WriteRows`.
         """
-        return self._write(row, _INSERT, (row.id, row.version, row.created_at, row.updated_at, row.payload))
-
-    def replace_row(self, row: Row, expected: Revision) -> bool:
-        """
-        Answer `ReplaceRow`.
-        """
-        values = (row.payload, row.version, row.updated_at, row.id, expected.incarnation, expected.version)
-        return self._write(row, _REPLACE, values)
+        return [self._write(write) for write in writes]
 
     def _select(self, statement: str, ids: Sequence[str]) -> Iterator[sqlite3.Cursor]:
         for start in range(0, len(ids), _IDS_PER_STATEMENT):
@@ -88,13 +86,24 @@ class SQLiteDialect:
             marks = ", ".join("?" * len(chunk))
             yield self._connection.execute(f"{statement} ({marks})", chunk)
 
-    def _write(self, row: Row, statement: str, values: tuple[str | int, ...]) -> bool:
+    def _write(self, write: RowWrite) -> bool | StoreRejected:
         try:
-            return self._connection.execute(statement, values).rowcount == 1
+            return self._connection.execute(*_statement_of(write)).rowcount == 1
         except (sqlite3.DataError, OverflowError) as error:
             if isinstance(error, sqlite3.Error) and primary_code(error) != sqlite3.SQLITE_TOOBIG:
                 raise
-            raise StoreRejected(row.id, "the document is larger than SQLite can hold in one row") from error
+            rejection = StoreRejected(write.id, "the document is larger than SQLite can hold in one row")
+            rejection.__cause__ = error
+            return rejection
+
+
+def _statement_of(write: RowWrite) -> tuple[str, tuple[str | int, ...]]:
+    if isinstance(write, InsertRow):
+        row = write.row
+        return _INSERT, (row.id, row.version, row.created_at, row.updated_at, row.payload)
+    expected = write.expected
+    stamps = (write.now, write.ahead, write.now)
+    return _REPLACE, (write.payload, *stamps, write.id, expected.incarnation, expected.version)
 
 
 def _head(id_: str, version: int, created_at: int, updated_at: int) -> RowHead:

@@ -72,15 +72,16 @@ class SQLiteStore(RowStore):
         """
         return self._options.path
 
-    async def run(self, begin: Callable[[], Script[T]], *, writes: bool) -> T:
+    async def run(self, begin: Callable[[], Script[T]], *, writes: bool, transaction: bool) -> T:
         """
-        Run a script in one transaction, in a thread.
+        Run a script in one transaction, in a thread; it costs no more than to do without.
 
         Cancelled, it may have been done; it never overwrites what is written afterwards.
 
         Raises:
             StoreUnavailable: the file cannot be used; the message says what to do.
         """
+        del transaction
         pool = self._writer if writes else self._readers
         return await pool.run(lambda connection: run_script(begin(), SQLiteDialect(connection)))
 
