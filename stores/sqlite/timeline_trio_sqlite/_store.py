@@ -35,11 +35,15 @@ class SQLiteStatistics(msgspec.Struct, frozen=True, kw_only=True):
     How a store is doing.
 
     Attributes:
+        merges: how many merges were asked for.
+        attempts: how many times these tried to write a row: again for each race that was lost.
         busy_retries: how many transactions were tried anew because another connection held a lock.
         idle_connections: connections that are open and not in use.
         running_threads: transactions that run, with those whose caller was cancelled and left.
     """
 
+    merges: int
+    attempts: int
     busy_retries: int
     idle_connections: int
     running_threads: int
@@ -116,6 +120,8 @@ class SQLiteStore(RowStore):
         """
         pools = (self._writer, self._readers)
         return SQLiteStatistics(
+            merges=self.merges,
+            attempts=self.attempts,
             busy_retries=sum(pool.busy for pool in pools),
             idle_connections=sum(pool.idle for pool in pools),
             running_threads=sum(pool.running for pool in pools),
