@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 ROOT = Path(timeline_trio.__file__).parent
 LAYERS = ("_model", "_store", "_cache", "_record", "_manager", "_timeline")
-PUBLIC_MODULES = ("timeline_trio", "timeline_trio.model", "timeline_trio.store", "timeline_trio.testing")
+PUBLIC_MODULES = (
+    "timeline_trio",
+    "timeline_trio.model",
+    "timeline_trio.store",
+    "timeline_trio.testing",
+    "timeline_trio.testing.servers",
+)
 
 
 def run_time_imports(tree: ast.AST) -> Iterator[ast.ImportFrom]:

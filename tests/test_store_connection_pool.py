@@ -117,7 +117,8 @@ async def test_no_more_connections_are_open_than_the_size(
     assert trio.current_time() == pytest.approx(5)
 
 
-async def test_who_came_first_is_served_first(pool: ConnectionPool[Line], autojump_clock: MockClock) -> None:
+async def test_who_came_first_is_served_first(exchange: Exchange, autojump_clock: MockClock) -> None:
+    pool = ConnectionPool(exchange, name="the exchange", size=1, connect_timeout=3)
     served: list[int] = []
 
     async def call(number: int) -> None:
@@ -344,7 +345,7 @@ async def test_forked_child_leaves_its_parents_connections_alone(
             status = 2 * (not pool.foreign) or 3 * (exchange.open != 1)
         finally:
             os._exit(status)
-    _, status = os.waitpid(child, 0)
+    _, status = os.waitpid(child, 0)  # noqa: ASYNC222 - it ends at once
     assert os.waitstatus_to_exitcode(status) == 0
     assert not pool.foreign
     assert await pool.run(talk) == 0

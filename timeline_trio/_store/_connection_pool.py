@@ -182,10 +182,10 @@ class ConnectionPool(Generic[C]):
             for each in idle:
                 self._open -= 1
                 self._connector.discard(each.connection)
+        await trio.lowlevel.checkpoint()  # there may have been none to close
 
     def _take(self) -> C | None:
-        if self._closed:
-            raise StoreUnavailable("", f"the store of {self._name} is closed")
+        self._check_open()
         oldest = trio.current_time() - self._max_idle
         while self._idle:
             each = self._idle.pop()
@@ -194,17 +194,22 @@ class ConnectionPool(Generic[C]):
             self._drop(each.connection)
         return None
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreUnavailable("", f"the store of {self._name} is closed")
+
     async def _connect(self) -> C:
+        self._check_open()  # closing may be what the last connection was lost by
         self._open += 1
         try:
             with trio.fail_after(self._connect_timeout):
                 return await self._connector.connect()
-        except BaseException as error:
+        except trio.TooSlowError as error:
             self._open -= 1
-            if isinstance(error, trio.TooSlowError):
-                raise StoreUnavailable(
-                    "", f"{self._name} did not accept a connection within {self._connect_timeout} s"
-                ) from error
+            problem = f"{self._name} did not accept a connection within {self._connect_timeout} s"
+            raise StoreUnavailable("", problem) from error
+        except BaseException:
+            self._open -= 1
             raise
 
     async def _use(self, connection: C, work: Callable[[C], Awaitable[T]]) -> T:
