@@ -318,7 +318,7 @@ async def test_calls_that_fail_leave_no_empty_operation_behind(autojump_clock: M
 @pytest.mark.parametrize("bound", [1, 2, 3, 4, 9])
 async def test_half_of_a_bound_wakes_the_saver_once(bound: int, autojump_clock: MockClock) -> None:
     half = (bound + 1) // 2
-    store = FaultyStore(MemoryStore())
+    store = FaultyStore(MemoryStore(), hide_watch=True)
     async with open_manager(store, config=quiet(max_pending_updates=bound)) as manager:
         handles = [manager.begin("op", "copy", stage_id=str(index)) for index in range(half - 1)]
         await trio.sleep(10)
@@ -327,7 +327,7 @@ async def test_half_of_a_bound_wakes_the_saver_once(bound: int, autojump_clock: 
         await trio.sleep(1)
         assert saves(store, "op") == 1
         assert manager.statistics().pending_updates == 0
-    store = FaultyStore(MemoryStore())
+    store = FaultyStore(MemoryStore(), hide_watch=True)
     async with open_manager(store, config=quiet(max_pending_timelines=bound)) as manager:
         for index in range(half):
             await trio.sleep(10)

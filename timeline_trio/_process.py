@@ -5,22 +5,38 @@ Tells a process from the one that it was forked from.
 from __future__ import annotations
 
 import os
-from typing import final
+from typing import Final, Protocol, final
+from weakref import WeakSet
 
 from ._errors import WrongProcess
+
+
+class ForkAware(Protocol):
+    """
+    What is told of a fork.
+    """
+
+    def note_fork(self) -> None:
+        """
+        Prepare, in the child, for being of no use there. Other threads may have held any lock.
+        """
+        ...
 
 
 @final
 class Forks:
     """
-    Counts the forks between this process and the first one: a fact of the process, so the one module-level state.
+    Counts the forks between this process and the first one: facts of the process, so the one module-level state.
     """
 
     count = 0
+    aware: Final[WeakSet[ForkAware]] = WeakSet()
 
     @classmethod
     def note(cls) -> None:
         cls.count += 1
+        for each in list(cls.aware):
+            each.note_fork()
 
 
 if hasattr(os, "register_at_fork"):

@@ -97,6 +97,7 @@ class Cache(RecordingTable):
             self._tick += 1
             entry = self.peek(answer.opid)
             if entry is not None:
+                self._absorb(entry)
                 changed = entry.learn(answer, began, self._tick)
                 if entry.base is None:
                     return None
@@ -143,6 +144,7 @@ class Cache(RecordingTable):
             entry = self._dirty.get(opid)
             if entry is None:
                 return None
+            self._shut(entry)
             if entry.torn:
                 entry.rebuild()
             if not entry.unsaved:  # a recording was interrupted before it was committed
@@ -165,6 +167,7 @@ class Cache(RecordingTable):
         """
         with self._changing():
             self._tick += 1
+            self._shut(entry)
             self.counters.saved += len(batch.facts)
             stale = entry.settle(batch, merged, began, self._tick)
             self._tidy(entry)
@@ -181,6 +184,7 @@ class Cache(RecordingTable):
         are saved.
         """
         with self._changing():
+            self._shut(entry)
             entry.in_flight.remove(batch)
             facts = list(batch.facts.items())
             if len(facts) > 1 and not isinstance(error, CorruptEntry):
@@ -199,6 +203,7 @@ class Cache(RecordingTable):
         with self._changing():
             if not entry.leaving:
                 return 0
+            self._shut(entry)
             slots = [slot for batch in entry.in_flight for slot in batch.facts]
             entry.in_flight = []
             return self._lose(entry, slots)
@@ -236,6 +241,7 @@ class Cache(RecordingTable):
         with self._changing():
             lost: dict[str, int] = {}
             for opid, entry in list(self._dirty.items()):
+                self._shut(entry)
                 slots = [slot for batch in entry.in_flight for slot in batch.facts] + list(entry.pending)
                 entry.in_flight, entry.pending, entry.unchecked = [], {}, 0
                 lost[opid] = self._lose(entry, slots)

@@ -5,10 +5,15 @@ The layers, each over the one before: the *base* is the document as last known f
 saved as a revision whose document is not known here; *in flight* are the batches being saved, frozen, so that a
 retry repeats exactly what may have arrived already; *pending* facts wait. The *view* is all of them merged. It is
 kept up to date by each recording in constant time, and made anew only when the base moves.
+
+What is recorded most, the begin and the end of a new stage, goes into the *journal* first, without the lock and by one
+step that nothing can tear; whoever holds the lock next takes it over into the pending facts and the view.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Final, cast, final
 
 import msgspec
@@ -16,7 +21,7 @@ import msgspec
 from .._model._document import Document, Update, merge_finish, merge_start
 from .._model._values import Fact, Finish, Stage, StageKey, Start
 from .._store._contract import Changes, Found, Known, Revision
-from ._live import LiveStage, Phase
+from ._live import ENDED, RUNNING, LiveStage, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,6 +30,11 @@ if TYPE_CHECKING:
 
 Slot = StageKey | str
 """Where a fact stands: a stage under its key, a boundary under its name."""
+
+Recorded = LiveStage | tuple[LiveStage, Stage]
+"""What a journal holds: a stage that began, or one and the state that it ended in."""
+
+JOURNAL: Final = 128  # the longest that a journal becomes; what is in it costs the garbage collector
 
 START: Final = "start"
 FINISH: Final = "finish"
@@ -73,6 +83,7 @@ class Entry:
         "extra_json",
         "finish",
         "in_flight",
+        "journal",
         "learned",
         "leaving",
         "live",
@@ -84,10 +95,12 @@ class Entry:
         "pending",
         "pending_since",
         "pins",
+        "room",
         "saved",
         "shows_lost",
         "stages",
         "start",
+        "taken",
         "torn",
         "unchecked",
         "watchers",
@@ -116,6 +129,9 @@ class Entry:
         # As long as there are fewer facts pending, one more needs no look at the bounds, at the index over names, and
         # at whether the cache is closed.
         self.unchecked: int = 0
+        self.journal: deque[Recorded] = deque()
+        self.room: int = 0  # the journal may be appended to as long as it is shorter
+        self.taken: list[Recorded] = []  # out of the journal, and not surely in the layers
         self.leaving: bool = False
         self.pins: int = 0
         self.dirty_since: float = 0.0  # when the oldest unsaved fact was recorded, by the monotonic clock
@@ -123,9 +139,16 @@ class Entry:
         self.watchers: tuple[Callable[[], None], ...] = ()
 
     @property
+    def has_pending(self) -> bool:
+        """
+        Whether anything was recorded that is in no batch yet.
+        """
+        return bool(self.pending or self.journal or self.taken)
+
+    @property
     def unsaved(self) -> int:
         """
-        How many facts are pending or in flight.
+        How many facts are pending or in flight, without those in the journal.
         """
         unsaved = len(self.pending)
         for batch in self.in_flight:
@@ -137,21 +160,51 @@ class Entry:
         """
         Whether nothing at all is known of the operation.
         """
-        return not (self.base or self.stages or self.start or self.finish)
+        return not (self.base or self.stages or self.start or self.finish or self.has_pending)
 
     @property
     def has_local_facts(self) -> bool:
         """
         Whether something was recorded here that the base does not hold.
         """
-        return bool(self.pending or self.in_flight or self.saved)
+        return bool(self.has_pending or self.in_flight or self.saved)
 
     @property
     def is_flushed(self) -> bool:
         """
         Whether all that was recorded here is saved, as far as this entry remembers.
         """
-        return not (self.pending or self.in_flight or self.lost)
+        return not (self.has_pending or self.in_flight or self.lost)
+
+    def absorb(self) -> int:
+        """
+        Take over what the journal holds, and return how many facts were superseded by that.
+
+        A signal that tears it is no harm: the next one does it anew.
+        """
+        journal, taken = self.journal, self.taken
+        if not (journal or taken):
+            return 0
+        pending, stages, lives = self.pending, self.stages, self.live
+        before, duplicates = len(pending), 0
+        # In one step, so that what a signal comes in between is in one of the two.
+        taken.extend(islice(iter(journal.popleft, None), len(journal)))
+        for item in taken:
+            if isinstance(item, tuple):
+                live, stage = item
+                if live.entry is not self:  # another thread ended it first
+                    duplicates += 1
+                    continue
+                pending[live.key] = stages[live.key] = live.begun = stage
+                lives.pop(live.key, None)
+                live.phase = ENDED
+                live.entry = None
+            elif item.phase is RUNNING and item.begun is not None:  # otherwise its end follows
+                pending[item.key] = stages[item.key] = item.begun
+                lives[item.key] = item
+        facts = len(taken) - duplicates
+        taken.clear()
+        return facts - (len(pending) - before)
 
     def show(self, slot: Slot, fact: Fact) -> None:
         """
@@ -199,7 +252,9 @@ class Entry:
         for key, live in list(self.live.items()):
             stage = self.stages.get(key)
             if stage is not None and stage.finished_at is not None:
-                self.forget_live(live, Phase.ENDED)
+                self.forget_live(live, ENDED)
+            elif stage is not None and stage != live.begun:
+                live.entry = None
 
     def add_live(self, live: LiveStage) -> None:
         """
@@ -209,6 +264,7 @@ class Entry:
         if older is not None:
             self.forget_live(older, Phase.REPLACED)
         self.live[live.key] = live
+        live.entry = self
         if self.names is not None:
             self._index(live)
 
@@ -217,6 +273,7 @@ class Entry:
         Let go of a stage that was begun here.
         """
         live.phase = phase
+        live.entry = None
         self.live.pop(live.key, None)
         if self.names is not None and live.begun is not None:
             self.names.get((live.begun.name, live.key[1]), set()).discard(live.key)

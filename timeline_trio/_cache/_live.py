@@ -5,11 +5,14 @@ A stage that was begun in this process, for as long as this process can end it.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from .._model._values import Stage, StageKey
+
+if TYPE_CHECKING:
+    from ._entry import Entry  # noqa: TC004 - a Struct that nobody decodes
 
 
 class Phase(Enum):
@@ -44,6 +47,7 @@ class LiveStage(msgspec.Struct, eq=False, weakref=True):
         begun: the stage as it was begun or last changed through this record; outlives the cached entry.
         began_ns: monotonic nanoseconds at the begin; None where the start was given and so not now.
         phase: what has become of it.
+        entry: the cached operation, as long as that has the stage as `begun`; its end may then go to the journal.
     """
 
     opid: str
@@ -51,3 +55,4 @@ class LiveStage(msgspec.Struct, eq=False, weakref=True):
     begun: Stage | None
     began_ns: int | None
     phase: Phase
+    entry: Entry | None

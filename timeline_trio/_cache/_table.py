@@ -7,6 +7,11 @@ a call that finds another one of its thread half-way is put off until that one i
 what it would have raised is reported instead.
 
 Nothing is decoded, encoded, awaited or called back while the lock is held.
+
+The recordings of which there are most go without the lock, into an entry's journal. Whoever holds the lock takes an
+entry's journal over before he looks at the entry's facts. Where an entry must get no more of them, as it leaves or is
+saved completely, its `room` is taken away first and the journal is taken over then: whoever appends looks at the room
+afterwards, and so either the one sees the fact or the other sees that it is to be recorded anew.
 """
 
 from __future__ import annotations
@@ -21,7 +26,8 @@ from weakref import WeakValueDictionary
 from trio.lowlevel import enable_ki_protection
 
 from .._model._text import check_opid
-from .._process import ProcessGuard
+from .._process import Forks, ProcessGuard
+from ._counters import Counters
 from ._entry import Entry
 from ._live import LiveStage, Phase
 
@@ -49,7 +55,9 @@ class EntryTable:
         self._max_timelines = max_timelines
         self._report = report
         self.hint_save: Callable[[str], None] = _ignore_hint
+        self.counters: Counters = Counters()
         self._guard = ProcessGuard()
+        Forks.aware.add(self)
         self._lock = threading.RLock()
         self._busy = False  # its thread is in the middle of a change; only read with the lock held
         self._following = False  # somebody does what was put off, one after another
@@ -59,6 +67,13 @@ class EntryTable:
         self._leaving: dict[str, Entry] = {}  # evicted, with facts that are not saved yet
         self._dirty: dict[str, Entry] = {}  # with unsaved facts
         self._evicted_live: dict[str, WeakValueDictionary[StageKey, LiveStage]] = {}
+
+    @property
+    def entries(self) -> OrderedDict[str, Entry]:
+        """
+        The cached operations, least recently used first. To look at and to move to the end; it stays the same object.
+        """
+        return self._entries
 
     @contextmanager
     @enable_ki_protection
@@ -98,6 +113,23 @@ class EntryTable:
         except Exception as error:  # noqa: BLE001 - whoever made the call is gone, so it is reported
             self._report(opid, error)
 
+    def _absorb(self, entry: Entry) -> None:
+        self.counters.superseded += entry.absorb()
+
+    def _shut(self, entry: Entry) -> None:
+        """
+        Let nothing more into the journal, and take over what is in it.
+        """
+        entry.room = 0
+        self._absorb(entry)
+
+    def note_fork(self) -> None:
+        """
+        Send all recordings of a forked child the way that finds out about it.
+        """
+        for entry in list(self._entries.values()):
+            entry.room = 0
+
     def _new_entry(self, opid: str) -> Entry:
         check_opid(opid)
         entry = Entry(opid)
@@ -124,12 +156,14 @@ class EntryTable:
     def _make_room(self) -> None:
         surplus = len(self._entries) - self._max_timelines
         if surplus > 0:
-            newest = next(reversed(self._entries))
-            unpinned = (opid for opid, entry in self._entries.items() if not entry.pins and opid != newest)
+            # A list, since recordings without the lock move entries about.
+            *others, _ = list(self._entries.values())
+            unpinned = (entry.opid for entry in others if not entry.pins)
             for opid in [opid for opid, _ in zip(unpinned, range(surplus), strict=False)]:
                 self._evict(self._entries[opid])
 
     def _evict(self, entry: Entry) -> None:
+        self._shut(entry)
         if entry.pending or entry.in_flight:
             self._leaving[entry.opid] = entry
             entry.leaving = True
@@ -141,6 +175,8 @@ class EntryTable:
     def _remember_live(self, entry: Entry) -> None:
         # Handles outlive the entry. They alone keep their records alive here, so nothing grows without them.
         if entry.live:
+            for live in entry.live.values():
+                live.entry = None
             self._evicted_live[entry.opid] = WeakValueDictionary(entry.live)
             if len(self._evicted_live) > 2 * self._max_timelines:
                 self._evicted_live = {opid: lives for opid, lives in self._evicted_live.items() if lives}
@@ -199,6 +235,7 @@ class EntryTable:
         """
         with self._changing():
             entry.pins -= 1
+            self._absorb(entry)
             if not entry.pins:
                 if entry.is_empty and not entry.has_local_facts:
                     self._evict(entry)
@@ -211,6 +248,7 @@ class EntryTable:
         """
         with self._changing():
             entry.watchers = (*entry.watchers, watcher)
+            self._shut(entry)  # what is recorded without the lock tells nobody
 
     @enable_ki_protection
     def unwatch(self, entry: Entry, watcher: Callable[[], None]) -> None:
@@ -225,10 +263,10 @@ class EntryTable:
         """
         Return the merged document, detached, and whether all that was recorded here is saved.
         """
-        if entry.torn:
-            with self._changing():
+        with self._changing():
+            self._absorb(entry)
+            if entry.torn:
                 entry.rebuild()
-        with self._lock:
             return entry.document(), entry.is_flushed
 
     @enable_ki_protection
@@ -242,16 +280,22 @@ class EntryTable:
             if entry is None and opid in self._evicted_live:
                 entry = self._new_entry(opid)
                 self._remember_live(entry)
-            return entry.live_named(name, actor_key) if entry else []
+            if entry is None:
+                return []
+            self._shut(entry)
+            return entry.live_named(name, actor_key)
 
     @enable_ki_protection
     def live_stages(self, opid: str) -> list[LiveStage]:
         """
         Return the running stages of the operation that were begun in this process.
         """
-        with self._lock:
+        with self._changing():
             entry = self.peek(opid)
-            return list(entry.live.values()) if entry else []
+            if entry is None:
+                return []
+            self._absorb(entry)
+            return list(entry.live.values())
 
     @enable_ki_protection
     def running_named(self, opid: str, name: str, actor_key: str) -> list[Stage]:
@@ -261,9 +305,12 @@ class EntryTable:
         It looks at all stages: it is asked only after the whole document was read, and an index would cost each
         recording.
         """
-        with self._lock:
+        with self._changing():
             entry = self.peek(opid)
-            stages = [stage for key, stage in entry.stages.items() if key[1] == actor_key] if entry else []
+            if entry is None:
+                return []
+            self._absorb(entry)
+            stages = [stage for key, stage in entry.stages.items() if key[1] == actor_key]
         return [stage for stage in stages if stage.name == name and stage.finished_at is None]
 
     @property
@@ -279,7 +326,13 @@ class EntryTable:
         How many operations are cached, how many have unsaved facts, and how many facts are unsaved.
         """
         with self._lock:
-            return len(self._entries), len(self._dirty), sum(entry.unsaved for entry in list(self._dirty.values()))
+            dirty = list(self._dirty.values())
+            if self._busy:  # the caller has interrupted a recording of its own thread; it gets a rough answer
+                return len(self._entries), len(dirty), sum(entry.unsaved for entry in dirty)
+        with self._changing():
+            for entry in dirty:
+                self._absorb(entry)
+            return len(self._entries), len(self._dirty), sum(entry.unsaved for entry in self._dirty.values())
 
     @property
     def oldest_pending(self) -> float:

@@ -31,6 +31,7 @@ from .._model._snapshot import Snapshot
 from .._model._text import check_opid
 from .._model._values import Actor, Stage, StageRef, check_actor
 from .._model._wire import Collection
+from .._record._beginner import Beginner
 from .._record._blocks import OperationBlock, StageBlock
 from .._record._handles import StageHandle
 from .._record._operation_handle import Handle
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
 
 @final
-class Manager:
+class Manager(Beginner):
     """
     Records into a cache, and exchanges the cache with a Store in the background. Made by `open_manager`.
 
@@ -68,7 +69,7 @@ class Manager:
         self._background = background
         self._cache = background.cache
         self._home = Home()
-        self._recorder = Recorder(
+        recorder = Recorder(
             background.cache,
             actor=config.actor,
             clock=config.clock,
@@ -77,6 +78,7 @@ class Manager:
             redact=config.redact,
             report=background.reporter.report,
         )
+        super().__init__(recorder)
 
     def __repr__(self) -> str:
         cached, pending = self._cache.counts
@@ -89,47 +91,6 @@ class Manager:
         The options that the manager was opened with.
         """
         return self._config
-
-    def begin(
-        self,
-        opid: str,
-        name: str,
-        *,
-        stage_id: str | None = None,
-        parent: Parent = None,
-        actor: Actor | None = None,
-        started_at: int | datetime | None = None,
-        attributes: Mapping[str, object] | None = None,
-    ) -> StageHandle:
-        """
-        Begin a stage.
-
-        Args:
-            opid: the operation.
-            name: what the stage is called; others of the same name may run at the same time.
-            stage_id: the stage's id, unique in the operation together with the actor; made up if left out. A stage
-                of the same id and actor is replaced by a fresh, running one.
-            parent: the stage that this one is part of: its id, a `StageRef` or a handle. It need not be known.
-                A stage of another operation is no parent.
-            actor: who executes the stage; `Config.actor` if left out, and `Actor()` for nobody in particular.
-            started_at: nanoseconds since the epoch or an aware `datetime`; now if left out.
-            attributes: name to JSON value.
-
-        Raises:
-            InvalidValue: naming the field; nothing was accepted.
-            BufferFull: a bound on unsaved updates is reached; nothing was accepted.
-            ManagerClosed: the manager is closed.
-            WrongProcess: this process was forked from the manager's.
-        """
-        return self._recorder.begin(
-            opid,
-            name,
-            stage_id,
-            parent,
-            actor,
-            started_at,
-            attributes,
-        )
 
     def stage(
         self,
@@ -148,7 +109,7 @@ class Manager:
         block yields is then inert. Arguments are those of `begin`.
         """
         return StageBlock(
-            self._recorder, opid, name, stage_id=stage_id, parent=parent, actor=actor, attributes=attributes
+            self._recorder, self.begin, opid, name, stage_id=stage_id, parent=parent, actor=actor, attributes=attributes
         )
 
     def operation(
@@ -159,7 +120,9 @@ class Manager:
 
         It is for the one instance that owns the operation. Like `stage`, it never raises by itself.
         """
-        return OperationBlock(self._recorder, opid, name, attributes, lambda: Handle(opid, self._recorder, self))
+        return OperationBlock(
+            self._recorder, opid, name, attributes, lambda: Handle(opid, self._recorder, self.begin, self)
+        )
 
     def record(self, opid: str, stage: Stage) -> None:
         """
@@ -428,7 +391,8 @@ class Manager:
         check_opid(opid)
         if self._cache.is_closed:
             raise ManagerClosed
-        return Handle(opid, self._recorder.acting_as(self._config.actor if actor is None else actor), self)
+        recorder = self._recorder.acting_as(self._config.actor if actor is None else actor)
+        return Handle(opid, recorder, Beginner(recorder).begin, self)
 
     @asynccontextmanager
     async def watch(self, opid: str, until: Until | None = None) -> AsyncGenerator[Snapshots]:
@@ -489,7 +453,7 @@ class Manager:
         health = self._background.health
         counters, (cached, pending_timelines, pending_updates) = self._cache.totals()
         return Statistics(
-            accepted_updates=counters.accepted,
+            accepted_updates=counters.accepted(pending_updates),
             saved_updates=counters.saved,
             superseded_updates=counters.superseded,
             rejected_updates=counters.rejected,

@@ -131,11 +131,11 @@ class Saver:
             ManagerClosed: nothing will be saved any more.
         """
         entry = self._cache.peek(opid)
-        if entry is None or not (entry.pending or entry.in_flight):
+        if entry is None or not (entry.has_pending or entry.in_flight):
             return None
         if self._ended:
             raise ManagerClosed
-        waiter = FlushWaiter(entry.batches + bool(entry.pending))
+        waiter = FlushWaiter(entry.batches + entry.has_pending)
         self._waiters.setdefault(opid, []).append(waiter)
         self._sleep.cancel()
         return waiter

@@ -57,7 +57,6 @@ def decode_json(text: str | bytes) -> JSONValue:
         raise ValueError(str(error)) from error
 
 
-_TEXT = frozenset((str,))
 _PLAIN = frozenset((str, int, bool, type(None)))
 
 
@@ -74,15 +73,19 @@ def encode_attributes(attributes: Mapping[str, object] | None) -> str:
     """
     if attributes is None:
         return ""
-    kind = type(attributes)
-    if kind is not dict and not isinstance(attributes, Mapping):  # in this order: the second is slow
-        raise InvalidValue("attributes", f"expected a mapping of names to values, got {type(attributes).__name__}")
     # A copy, so that what is checked is what is encoded, whatever another thread does meanwhile.
-    plain = dict(attributes)
+    if type(attributes) is dict:
+        plain = attributes.copy()
+    elif isinstance(attributes, Mapping):
+        plain = dict(attributes)
+    else:
+        raise InvalidValue("attributes", f"expected a mapping of names to values, got {type(attributes).__name__}")
+    for key, value in plain.items():
+        if type(key) is not str or type(value) not in _PLAIN:
+            plain = _plain_object(plain)
+            break
     if not plain:
         return ""
-    if not (_TEXT.issuperset(map(type, plain)) and _PLAIN.issuperset(map(type, plain.values()))):
-        plain = _plain_object(plain)
     try:
         return encode_json(plain).decode()
     except (ValueError, OverflowError):  # a lone surrogate, or an integer of over 4,300 digits

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from .._model._values import Actor
+    from ._handles import Begin
     from ._recorder import Error, Parent, Recorder
 
 HandleT = TypeVar("HandleT")
@@ -44,11 +45,12 @@ class StageBlock:
     A stage that lasts as long as the block. Made by `stage` and `child`; to be entered once.
     """
 
-    __slots__ = ("_arguments", "_handle", "_name", "_opid", "_recorder", "_token")
+    __slots__ = ("_arguments", "_begin", "_handle", "_name", "_opid", "_recorder", "_token")
 
     def __init__(
         self,
         recorder: StageRecorder,
+        begin: Begin,
         opid: str,
         name: str,
         *,
@@ -58,6 +60,7 @@ class StageBlock:
         attributes: Mapping[str, object] | None,
     ) -> None:
         self._recorder = recorder
+        self._begin = begin
         self._opid = opid
         self._name = name
         self._arguments = (stage_id, parent, actor, attributes)
@@ -71,14 +74,8 @@ class StageBlock:
         """
         stage_id, parent, actor, attributes = self._arguments
         try:
-            handle = self._recorder.begin(
-                self._opid,
-                self._name,
-                stage_id,
-                parent,
-                actor,
-                None,
-                attributes,
+            handle = self._begin(
+                self._opid, self._name, stage_id=stage_id, parent=parent, actor=actor, attributes=attributes
             )
         except Exception as error:  # noqa: BLE001 - the observed program goes on whatever went wrong here
             self._recorder.report(self._opid, error)

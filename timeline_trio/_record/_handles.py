@@ -4,19 +4,51 @@ The handle of a live stage.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, final
+import time
+from typing import TYPE_CHECKING, Final, Protocol, final
 
-from .._cache._live import RUNNING, LiveStage, Phase
+import msgspec
+from trio.lowlevel import enable_ki_protection
+
+from .._cache._live import ENDED, RUNNING, LiveStage, Phase
 from .._errors import InvalidValue
 from .._model._text import check_text
-from .._model._values import NO_ACTOR, Actor, StageRef
+from .._model._values import NO_ACTOR, Actor, StageRef, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
+    from .._cache._entry import Entry
+    from .._model._values import Stage
     from ._blocks import StageBlock
     from ._recorder import Parent
+
+_monotonic_ns: Final = time.monotonic_ns
+_replace: Final = msgspec.structs.replace
+_SUCCEEDED: Final = Status.SUCCEEDED
+
+
+class Begin(Protocol):
+    """
+    What begins stages.
+    """
+
+    def __call__(
+        self,
+        opid: str,
+        name: str,
+        *,
+        stage_id: str | None = None,
+        parent: Parent = None,
+        actor: Actor | None = None,
+        started_at: int | datetime | None = None,
+        attributes: Mapping[str, object] | None = None,
+    ) -> StageHandle:
+        """
+        Begin a stage.
+        """
+        ...
 
 
 class StageRecorder(Protocol):
@@ -24,18 +56,17 @@ class StageRecorder(Protocol):
     What handles and stage blocks need of a recorder.
     """
 
-    def begin(
-        self,
-        opid: str,
-        name: str,
-        stage_id: str | None,
-        parent: Parent,
-        actor: Actor | None,
-        started_at: int | datetime | None,
-        attributes: Mapping[str, object] | None,
-    ) -> StageHandle:
+    @property
+    def begin(self) -> Begin:
         """
-        Begin a stage.
+        Begins a stage.
+        """
+        ...
+
+    @property
+    def clock(self) -> Callable[[], int]:
+        """
+        Returns wall time in nanoseconds since the epoch.
         """
         ...
 
@@ -55,6 +86,12 @@ class StageRecorder(Protocol):
     ) -> None:
         """
         End a live stage.
+        """
+        ...
+
+    def end_again(self, handle: StageHandle, stage: Stage, entry: Entry) -> None:
+        """
+        End a stage whose end went into a journal which was closed at that moment.
         """
         ...
 
@@ -113,6 +150,7 @@ class StageHandle(LiveStage, eq=False, weakref=True):
         Let the handle stand for nothing, since its begin was refused.
         """
         self.phase = Phase.REFUSED
+        self.entry = None
 
     def set_attributes(self, attributes: Mapping[str, object]) -> None:
         """
@@ -131,6 +169,7 @@ class StageHandle(LiveStage, eq=False, weakref=True):
         if self.phase is RUNNING:
             self._recorder.set_attributes(self, attributes)
 
+    @enable_ki_protection
     def end(
         self,
         error: BaseException | str | None = None,
@@ -153,8 +192,33 @@ class StageHandle(LiveStage, eq=False, weakref=True):
             ManagerClosed: the manager is closed.
             WrongProcess: this process was forked from the manager's.
         """
-        if self.phase is RUNNING:
-            self._recorder.end(self, error, code, ended_at, attributes)
+        if self.phase is not RUNNING:
+            return
+        entry, begun = self.entry, self.begun
+        if (
+            error is None
+            and code == ""
+            and ended_at is None
+            and attributes is None
+            and entry is not None
+            and begun is not None
+            and len(entry.journal) < entry.room
+        ):
+            # Most ends are such, of a stage that nobody else has touched: see `Beginner.begin`.
+            recorder, began_ns = self._recorder, self.began_ns
+            stage = _replace(
+                begun,
+                finished_at=recorder.clock(),
+                status=_SUCCEEDED,
+                elapsed_ns=None if began_ns is None else _monotonic_ns() - began_ns,
+            )
+            entry.journal.append((self, stage))
+            if entry.room <= 0:  # closed while we were on our way
+                recorder.end_again(self, stage, entry)
+            else:
+                self.phase = ENDED
+            return
+        self._recorder.end(self, error, code, ended_at, attributes)
 
     def child(
         self,
@@ -171,6 +235,7 @@ class StageHandle(LiveStage, eq=False, weakref=True):
 
         return StageBlock(
             self._recorder,
+            self._recorder.begin,
             self.opid,
             name,
             stage_id=stage_id,
@@ -188,4 +253,4 @@ def inert_handle(recorder: StageRecorder, opid: str) -> StageHandle:
         check_text(opid, "opid")
     except InvalidValue:
         opid = ""
-    return StageHandle(opid, ("", ""), None, None, Phase.REFUSED, recorder)
+    return StageHandle(opid, ("", ""), None, None, Phase.REFUSED, None, recorder)

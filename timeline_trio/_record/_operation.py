@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from .._model._values import Actor, Stage
-    from ._handles import StageHandle
+    from ._handles import Begin, StageHandle
     from ._recorder import Parent, Recorder
 
 
@@ -23,9 +23,10 @@ class OperationRecorder:
     Records into one operation: synchronously, locally, and from any thread.
     """
 
-    def __init__(self, opid: str, recorder: Recorder) -> None:
+    def __init__(self, opid: str, recorder: Recorder, begin: Begin) -> None:
         self._opid = opid
         self._recorder = recorder
+        self._begin = begin
 
     @property
     def opid(self) -> str:
@@ -61,14 +62,14 @@ class OperationRecorder:
         """
         Begin a stage; arguments and errors are those of `Manager.begin`.
         """
-        return self._recorder.begin(
+        return self._begin(
             self._opid,
             name,
-            stage_id,
-            parent,
-            actor,
-            started_at,
-            attributes,
+            stage_id=stage_id,
+            parent=parent,
+            actor=actor,
+            started_at=started_at,
+            attributes=attributes,
         )
 
     def stage(
@@ -85,6 +86,7 @@ class OperationRecorder:
         """
         return StageBlock(
             self._recorder,
+            self._begin,
             self._opid,
             name,
             stage_id=stage_id,

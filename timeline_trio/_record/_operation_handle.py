@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from .._model._snapshot import Snapshot
+    from ._handles import Begin
     from ._recorder import Recorder
 
 
@@ -41,11 +42,11 @@ class Handle(OperationRecorder):
     Recording is synchronous, local, and may come from any thread.
     """
 
-    def __init__(self, opid: str, recorder: Recorder, exchange: Exchange) -> None:
+    def __init__(self, opid: str, recorder: Recorder, begin: Begin, exchange: Exchange) -> None:
         """
         Not to be called: use `new` or `Manager.writer`.
         """
-        super().__init__(opid, recorder)
+        super().__init__(opid, recorder, begin)
         self._exchange = exchange
 
     def __repr__(self) -> str:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from .._cache._cache import Cache
+    from .._cache._entry import Entry
 
     Time = int | datetime
     Parent = str | StageRef | StageHandle | None
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
 replace: Final = msgspec.structs.replace
 _monotonic_ns: Final = time.monotonic_ns
-_SUCCEEDED: Final = Status.SUCCEEDED
 _ESCAPED_LENGTH: Final = 6  # the most bytes that JSON makes of one character
 _ID_LENGTH: Final = 36  # of a UUID as text
 _FIXED_LENGTH: Final = 512  # the most bytes of a fact's member names, times and numbers
@@ -97,11 +97,11 @@ class Recorder:
         self.cache = cache
         self.clock = clock
         self.new_id: Callable[[], str] = new_id or make_id_source()
-        self._makes_ids = new_id is None
         self.report = report
         self._max_fact_bytes = max_fact_bytes
         self._max_characters = (max_fact_bytes - _FIXED_LENGTH) // _ESCAPED_LENGTH  # what is surely no more than that
         self._redact = redact
+        self.is_plain: bool = new_id is None and redact is None  # nothing of the application's has a say in a begin
         self._act_as(actor)
 
     def acting_as(self, actor: Actor) -> Recorder:
@@ -115,68 +115,68 @@ class Recorder:
 
     def _act_as(self, actor: Actor) -> None:
         self.actor: Actor = actor
-        self._actor_key = actor.key
         # As long as name and attributes have no more characters, a new stage of this actor is surely not too large.
-        self._small = self._max_characters - _ID_LENGTH - len(actor.id) - len(actor.name)
+        self.small: int = self._max_characters - _ID_LENGTH - len(actor.id) - len(actor.name)
 
     @enable_ki_protection
     def begin(
         self,
         opid: str,
         name: str,
-        stage_id: str | None,
-        parent: Parent,
-        actor: Actor | None,
-        started_at: Time | None,
-        attributes: Attributes,
+        *,
+        stage_id: str | None = None,
+        parent: Parent = None,
+        actor: Actor | None = None,
+        started_at: Time | None = None,
+        attributes: Attributes = None,
     ) -> StageHandle:
         """
-        Begin a stage.
+        Begin a stage, whatever is special about it.
         """
-        if type(name) is not str or not name or not name.isascii():  # which is all that is wrong with most names
-            _check_name(name)
-        actor_key, is_new = self._actor_key, stage_id is None and self._makes_ids
-        if is_new and parent is None and actor is None:
-            # Most stages are such: of an id that is as it must be, and of an actor that was checked before.
-            stage_id, parent_id, actor, small = self.new_id(), "", self.actor, self._small
+        check_text(name, "name")
+        if not name:
+            raise InvalidStage("name", "expected at least one character")
+        parent_id = parent_id_of(parent, opid)
+        if stage_id is None:
+            stage_id = self.new_id()
+        check_text(stage_id, "stage_id")
+        check_stage_id(stage_id, parent_id, opid, "stage_id")
+        if actor is None:
+            actor = self.actor
         else:
-            parent_id, small = parent_id_of(parent, opid), 0
-            stage_id = self.new_id() if stage_id is None else stage_id
-            check_text(stage_id, "stage_id")
-            check_stage_id(stage_id, parent_id, opid, "stage_id")
-            if actor is None:
-                actor = self.actor
-            else:
-                check_actor(actor)
-                actor_key = actor.key
+            check_actor(actor)
         if started_at is None:
             at, began_ns = self.clock(), _monotonic_ns()
         else:
             at, began_ns = to_ns(started_at, "started_at"), None
-        if attributes is None:
-            encoded = ""
-        else:
-            encoded = encode_attributes(attributes) if self._redact is None else self.encode(attributes)
         stage = Stage(
             id=stage_id,
             name=name,
             started_at=at,
             parent_id=parent_id,
             actor=actor,
-            attributes_json=encoded,
+            attributes_json=self.encode(attributes),
         )
-        if len(name) + len(encoded) > small:
-            self.check_size(stage)
-        key = (stage_id, actor_key)
-        handle = StageHandle(opid, key, stage, began_ns, RUNNING, self)
+        self.check_size(stage)
+        handle = StageHandle(opid, stage.key, stage, began_ns, RUNNING, None, self)
         try:
-            self.cache.begin(handle, stage, is_new=is_new)
+            self.cache.begin(handle, stage)
         except BaseException as error:
             handle.make_inert()
             if isinstance(error, TypeError):  # the opid cannot even be looked up
                 check_opid(opid)
             raise
         return handle
+
+    def begin_again(self, handle: StageHandle, stage: Stage, entry: Entry) -> None:
+        """
+        Begin a stage that went into a journal which was closed at that moment. Raises as `begin` does.
+        """
+        try:
+            self.cache.begin_again(handle, stage, entry)
+        except BaseException:
+            handle.make_inert()
+            raise
 
     @enable_ki_protection
     def record(self, opid: str, stage: Stage) -> None:
@@ -286,11 +286,6 @@ class Recorder:
             if elapsed_ns is not None:
                 elapsed_ns = _monotonic_ns() - elapsed_ns
         begun = handle.begun
-        if error is None and code == "" and attributes is None and begun is not None:
-            # Most ends are such, of a stage that nobody else has touched; the rest is found out below.
-            stage = replace(begun, finished_at=finished_at, status=_SUCCEEDED, elapsed_ns=elapsed_ns)
-            if self.cache.advance(handle, begun, stage, ends=True):
-                return
         encoded = self.encode(attributes)
         check_text(code, "code")
         status, text = outcome_of(error)
@@ -327,6 +322,15 @@ class Recorder:
                 raise
             return False
         return True
+
+    def end_again(self, handle: StageHandle, stage: Stage, entry: Entry) -> None:
+        """
+        End a stage whose end went into a journal which was closed at that moment. Raises as `end` does.
+        """
+        if self.cache.end_again(handle, stage, entry) is True:
+            return
+        assert stage.finished_at is not None
+        self._end(handle, handle.begun, End(stage.finished_at, stage.status, "", "", stage.elapsed_ns, ""))
 
     @enable_ki_protection
     def end_stage(
@@ -418,12 +422,6 @@ class End(msgspec.Struct, frozen=True, gc=False):
             elapsed_ns=self.elapsed_ns if timed else None,
             attributes_json=attributes_json,
         )
-
-
-def _check_name(name: object) -> None:
-    check_text(name, "name")
-    if not name:
-        raise InvalidStage("name", "expected at least one character")
 
 
 def parent_id_of(parent: object, opid: str) -> str:

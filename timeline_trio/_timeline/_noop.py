@@ -37,11 +37,12 @@ class _NullRecorder(Recorder):
         self,
         opid: str,
         name: str,
-        stage_id: str | None,
-        parent: Parent,
-        actor: Actor | None,
-        started_at: int | datetime | None,
-        attributes: Mapping[str, object] | None,
+        *,
+        stage_id: str | None = None,
+        parent: Parent = None,
+        actor: Actor | None = None,
+        started_at: int | datetime | None = None,
+        attributes: Mapping[str, object] | None = None,
     ) -> StageHandle:
         """
         Return an inert handle.
@@ -107,4 +108,5 @@ def noop(opid: str) -> Noop:
     """
     check_opid(opid)
     report = LogErrors()
-    return Noop(opid, _NullRecorder(make_cache(report, 1), **recorder_options(NO_ACTOR, report)))
+    recorder = _NullRecorder(make_cache(report, 1), **recorder_options(NO_ACTOR, report))
+    return Noop(opid, recorder, recorder.begin)

@@ -72,11 +72,12 @@ class _SealableRecorder(Recorder):
         self,
         opid: str,
         name: str,
-        stage_id: str | None,
-        parent: Parent,
-        actor: Actor | None,
-        started_at: int | datetime | None,
-        attributes: Mapping[str, object] | None,
+        *,
+        stage_id: str | None = None,
+        parent: Parent = None,
+        actor: Actor | None = None,
+        started_at: int | datetime | None = None,
+        attributes: Mapping[str, object] | None = None,
     ) -> StageHandle:
         """
         Begin a stage; once sealed, return an inert handle.
@@ -86,11 +87,11 @@ class _SealableRecorder(Recorder):
         return super().begin(
             opid,
             name,
-            stage_id,
-            parent,
-            actor,
-            started_at,
-            attributes,
+            stage_id=stage_id,
+            parent=parent,
+            actor=actor,
+            started_at=started_at,
+            attributes=attributes,
         )
 
     def start(
@@ -126,7 +127,7 @@ class Sealed(OperationRecorder):
         report = LogErrors()
         self._cache = make_cache(report, sys.maxsize)
         self._sealable = _SealableRecorder(self._cache, **recorder_options(actor, report))
-        super().__init__(opid, self._sealable)
+        super().__init__(opid, self._sealable, self._sealable.begin)
         self._sealable.start(opid, name, at=None, attributes=attributes)
 
     def __repr__(self) -> str:

@@ -21,6 +21,7 @@ from .._model._text import check_opid
 from .._model._values import NO_ACTOR, Actor, check_actor
 from .._model._wire import Collection
 from .._process import ProcessGuard
+from .._record._beginner import Beginner
 from .._record._operation_handle import Handle
 from .._record._recorder import Recorder, make_id_source
 from .._store._contract import require_store
@@ -60,7 +61,7 @@ def new(opid: str, *, store: Store | None = None, actor: Actor | None = None) ->
     exchange = DirectExchange(cache, NoopStore() if store is None else store)
     if store is not None:
         weakref.finalize(exchange, _warn_of_losses, opid, cache, ProcessGuard())
-    return Handle(opid, recorder, exchange)
+    return Handle(opid, recorder, Beginner(recorder).begin, exchange)
 
 
 def make_cache(report: LogErrors, max_pending_updates: int) -> Cache:
@@ -140,7 +141,7 @@ class DirectExchange:
         entry = self._cache.peek(opid)
         if entry is None:
             return
-        last = entry.batches + bool(entry.pending)
+        last = entry.batches + entry.has_pending
         refusal: StoreRejected | None = None
         async with self._saving:
             while (entry.in_flight or entry.batches < last) and (frozen := self._cache.freeze(opid)):
