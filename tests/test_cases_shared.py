@@ -16,16 +16,10 @@ from trio.testing import wait_all_tasks_blocked
 from timeline_trio import Actor, Config, Manager, StoreError, open_manager
 from timeline_trio.model import Document, Update, encode_document
 from timeline_trio.store import (
-    FetchHeads,
-    FetchRecentHeads,
-    FetchRows,
-    InsertRow,
     MemoryStore,
     Row,
     RowStore,
-    RowWrite,
     Script,
-    WriteRows,
 )
 from timeline_trio.testing import FaultyStore
 
@@ -37,7 +31,7 @@ if TYPE_CHECKING:
 
     from trio.testing import MockClock
 
-    from timeline_trio.store import RowOperation, Store
+    from timeline_trio.store import Store
 
 T = TypeVar("T")
 
@@ -47,9 +41,11 @@ class RacyRows(RowStore):
     Rows in memory where others come in between any two operations of a transaction, as in a database without locks.
     """
 
+    keeps_changes = True
+
     def __init__(self) -> None:
         super().__init__(clock=virtual_time)
-        self.rows: dict[str, Row] = {}
+        self.table = MemoryRows()
         self.tries = 0
 
     async def run(self, begin: Callable[[], Script[T]], *, writes: bool, transaction: bool) -> T:
@@ -60,28 +56,10 @@ class RacyRows(RowStore):
             operation = next(script)
             while True:
                 await trio.sleep(0.001)
-                operation = script.send(self._do(operation))
+                operation = script.send(self.table.do(operation))
         except StopIteration as stop:
             result: T = stop.value
             return result
-
-    def _do(self, operation: RowOperation) -> object:
-        match operation:
-            case FetchHeads(ids) | FetchRows(ids):
-                return [self.rows[opid] for opid in ids if opid in self.rows]
-            case FetchRecentHeads(after, limit):
-                recent = [row for row in self.rows.values() if row.updated_at > after]
-                return sorted(recent, key=lambda row: (row.updated_at, row.id), reverse=True)[:limit]
-            case WriteRows(writes):
-                return [self._write(write) for write in writes]
-
-    def _write(self, write: RowWrite) -> bool:
-        if isinstance(write, InsertRow):
-            return self.rows.setdefault(write.id, write.row) is write.row
-        if self.rows[write.id].revision != write.expected:
-            return False
-        self.rows[write.id] = write.applied_to(self.rows[write.id])
-        return True
 
     def put(self, opid: str, at: float) -> None:
         """
@@ -89,7 +67,7 @@ class RacyRows(RowStore):
         """
         stamp = (NEW_YEAR + round(at * 1e9)) // 1000
         payload = encode_document(Document(opid=opid, stages={("a", ""): interval("a")}))
-        self.rows[opid] = Row(id=opid, payload=payload, version=1, created_at=stamp, updated_at=stamp)
+        self.table.rows[opid] = Row(id=opid, payload=payload, version=1, created_at=stamp, updated_at=stamp)
 
 
 @pytest.mark.parametrize("make_store", [MemoryStore, RacyRows])

@@ -15,7 +15,6 @@ from timeline_trio.model import Stage, Update
 from timeline_trio.store import (
     CorruptEntry,
     Found,
-    InsertRow,
     Known,
     MergeRequest,
     Row,
@@ -30,10 +29,12 @@ from timeline_trio.store import (
 )
 from timeline_trio.testing import ManualClock
 
+from .memory_rows import MemoryRows
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from timeline_trio.store import RowWrite, Script
+    from timeline_trio.store import ChangeRange, ChangeRow, RowWrite, Script
 
 T = TypeVar("T")
 
@@ -42,13 +43,15 @@ SECOND = 10**9
 
 class DictRows(RowStore):
     """
-    Rows in a dict, without transactions; `between` runs before each write, as another writer would.
+    Rows in memory, without transactions; `between` runs before each write, as another writer would.
     """
+
+    keeps_changes = True
 
     def __init__(self) -> None:
         self.clock = ManualClock()
         super().__init__(clock=self.clock)
-        self.rows: dict[str, Row] = {}
+        self.table = MemoryRows()
         self.between: list[Callable[[], object]] = []
         self.tries = 0
         self.asked: list[str] = []  # the operations, and the transactions around them
@@ -60,18 +63,26 @@ class DictRows(RowStore):
         self.asked += ["begin"] if transaction else []
         return run_script(begin(), self)
 
-    def fetch_heads(self, ids: Sequence[str]) -> Sequence[RowHead]:
-        self.asked.append(f"heads of {' '.join(ids)}")
-        return [self.rows[opid] for opid in ids if opid in self.rows]
+    @property
+    def rows(self) -> dict[str, Row]:
+        return self.table.rows
+
+    def fetch_heads(self, ids: Sequence[str], *, lock: bool) -> Sequence[RowHead]:
+        self.asked.append(f"{'locked ' * lock}heads of {' '.join(ids)}")
+        return self.table.fetch_rows(ids)
 
     def fetch_rows(self, ids: Sequence[str], *, lock: bool) -> list[Row]:
         self.asked.append(f"{'locked ' * lock}rows of {' '.join(ids)}")
         self._let_others_in()
-        return [self.rows[opid] for opid in ids if opid in self.rows]
+        return self.table.fetch_rows(ids)
 
     def fetch_recent_heads(self, after: int, limit: int) -> Sequence[RowHead]:
-        recent = [row for row in self.rows.values() if row.updated_at > after]
-        return sorted(recent, key=lambda row: (row.updated_at, row.id), reverse=True)[:limit]
+        return self.table.fetch_recent_heads(after, limit)
+
+    def fetch_changes(self, ranges: Sequence[ChangeRange]) -> list[ChangeRow]:
+        self.asked += [f"changes {each.first} to {each.last} of {each.id}" for each in ranges]
+        self._let_others_in()
+        return self.table.fetch_changes(ranges)
 
     def write_rows(self, writes: Sequence[RowWrite]) -> list[bool | StoreRejected]:
         self.asked.append(f"write {' '.join(write.id for write in writes)}")
@@ -83,12 +94,7 @@ class DictRows(RowStore):
             return self.refusal
         if self.refusal:
             raise self.refusal
-        if isinstance(write, InsertRow):
-            return self.rows.setdefault(write.id, write.row) is write.row
-        if write.id not in self.rows or self.rows[write.id].revision != write.expected:
-            return False
-        self.rows[write.id] = write.applied_to(self.rows[write.id])
-        return True
+        return self.table.write(write)
 
     def _let_others_in(self) -> None:
         if self.between:
@@ -228,8 +234,8 @@ async def test_reads_ask_for_heads_only_where_something_is_known() -> None:
 
 async def test_row_that_is_found_by_another_id_is_nobodys() -> None:
     class Folding(DictRows):
-        def fetch_heads(self, ids: Sequence[str]) -> Sequence[RowHead]:
-            return super().fetch_heads([opid.lower() for opid in ids])
+        def fetch_heads(self, ids: Sequence[str], *, lock: bool) -> Sequence[RowHead]:
+            return super().fetch_heads([opid.lower() for opid in ids], lock=lock)
 
         def fetch_rows(self, ids: Sequence[str], *, lock: bool) -> list[Row]:
             return super().fetch_rows([opid.lower() for opid in ids], lock=lock)
@@ -250,14 +256,17 @@ async def test_script_runs_on_coroutines_of_any_event_loop() -> None:
         def __init__(self, rows: DictRows) -> None:
             self.rows = rows
 
-        async def fetch_heads(self, ids: Sequence[str]) -> Sequence[RowHead]:
-            return self.rows.fetch_heads(ids)
+        async def fetch_heads(self, ids: Sequence[str], *, lock: bool) -> Sequence[RowHead]:
+            return self.rows.fetch_heads(ids, lock=lock)
 
         async def fetch_rows(self, ids: Sequence[str], *, lock: bool) -> Sequence[Row]:
             return self.rows.fetch_rows(ids, lock=lock)
 
         async def fetch_recent_heads(self, after: int, limit: int) -> Sequence[RowHead]:
             return self.rows.fetch_recent_heads(after, limit)
+
+        async def fetch_changes(self, ranges: Sequence[ChangeRange]) -> Sequence[ChangeRow]:
+            return self.rows.fetch_changes(ranges)
 
         async def write_rows(self, writes: Sequence[RowWrite]) -> Sequence[bool | StoreRejected]:
             return self.rows.write_rows(writes)

@@ -35,11 +35,16 @@ from ._store._open import ENTRY_POINT_GROUP as ENTRY_POINT_GROUP
 from ._store._open import open_memory as open_memory
 from ._store._open import open_noop as open_noop
 from ._store._open import open_store as open_store
+from ._store._row_operations import AppendChange as AppendChange
 from ._store._row_operations import AsyncRowDialect as AsyncRowDialect
+from ._store._row_operations import ChangeRange as ChangeRange
+from ._store._row_operations import ChangeRow as ChangeRow
+from ._store._row_operations import FetchChanges as FetchChanges
 from ._store._row_operations import FetchHeads as FetchHeads
 from ._store._row_operations import FetchRecentHeads as FetchRecentHeads
 from ._store._row_operations import FetchRows as FetchRows
 from ._store._row_operations import InsertRow as InsertRow
+from ._store._row_operations import JoinChanges as JoinChanges
 from ._store._row_operations import RaceLost as RaceLost
 from ._store._row_operations import ReplaceRow as ReplaceRow
 from ._store._row_operations import Row as Row
@@ -58,17 +63,22 @@ __all__ = [
     "NOTHING_KNOWN",
     "Answer",
     "AnswerOrError",
+    "AppendChange",
     "AsyncRowDialect",
     "Change",
+    "ChangeRange",
+    "ChangeRow",
     "Changes",
     "ConnectionPool",
     "Connector",
     "CorruptEntry",
+    "FetchChanges",
     "FetchHeads",
     "FetchRecentHeads",
     "FetchRows",
     "Found",
     "InsertRow",
+    "JoinChanges",
     "Known",
     "MemoryStore",
     "MergeRequest",

@@ -10,36 +10,42 @@ from __future__ import annotations
 import random
 import time
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
-from .._errors import CorruptEntry, NotFound, StoreError
+from .._errors import NotFound, StoreError
+from ._changes import Folds, join_script
 from ._contract import (
     NOTHING_KNOWN,
     Answer,
     AnswerOrError,
-    Found,
     Known,
     Merged,
     MergeRequest,
-    Unchanged,
     Unreadable,
 )
-from ._joint_merge import JointMerge, document_of, fetch_rows, storable
-from ._row_operations import FetchHeads, FetchRecentHeads, RaceLost, Row, RowHead, Script
+from ._joint_merge import JointMerge
+from ._row_operations import RaceLost, Script
+from ._row_reads import latest_script, mget_script
 from ._stamp import MICROSECOND
+from ._turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from .._model._document import Update
+    from ._contract import Revision
 
 T = TypeVar("T")
 
 _SHORTEST_PAUSE: Final = 0.0005  # seconds, as is the longest one
 _LONGEST_PAUSE: Final = 0.064
+_HOT_TIME: Final = 1.0  # seconds for which rows are locked at once after a lost race
+_MOST_HOT: Final = 1024
 
 
 class RowStore(ABC):
@@ -56,6 +62,9 @@ class RowStore(ABC):
         self._overlap = int(overlap * 1e6)  # microseconds
         self._merges = 0
         self._attempts = 0
+        self._turns = Turns()
+        self._folds = Folds()
+        self._hot: dict[str, float] = {}  # where a race was lost, until when others are expected to race on
 
     @property
     def merges(self) -> int:
@@ -70,6 +79,13 @@ class RowStore(ABC):
         How many times these merges tried to write a row: again for each race that was lost.
         """
         return self._attempts
+
+    @property
+    @abstractmethod
+    def keeps_changes(self) -> bool:
+        """
+        Whether the database has a place for changes beside rows. Asked when a script begins.
+        """
 
     @abstractmethod
     async def run(self, begin: Callable[[], Script[T]], *, writes: bool, transaction: bool) -> T:
@@ -111,19 +127,71 @@ class RowStore(ABC):
             await trio.lowlevel.checkpoint()
             return []
         self._merges += len(requests)
+        async with self._turns.take(request.opid for request in requests) as turn:
+            based = [MergeRequest(each.opid, each.update, turn.base(each.opid, each.known)) for each in requests]
+            answers: Sequence[Merged | StoreError] = []
+            try:
+                answers = await self._merge_together(based)
+            finally:
+                for each, answer in zip_longest(requests, answers):
+                    turn.leave(each.opid, _known(answer))
+            return answers
+
+    async def _merge_together(self, requests: Sequence[MergeRequest]) -> Sequence[Merged | StoreError]:
         losses = 0
         while True:
-            joint = JointMerge(requests, clock=self._clock, overlap=self._overlap, contended=losses > 0)
+            contended = losses > 0 or (len(requests) == 1 and self._is_hot(requests[0].opid))
+            joint = JointMerge(
+                requests,
+                clock=self._clock,
+                overlap=self._overlap,
+                contended=contended,
+                folds=self._folds if self.keeps_changes else None,
+            )
             try:
-                return await self.run(joint.script, writes=True, transaction=joint.needs_transaction)
+                answers = await self.run(joint.script, writes=True, transaction=joint.needs_transaction)
             except RaceLost:
                 losses += 1
+                if len(requests) == 1:
+                    self._note_hot(requests[0].opid)
+            else:
+                await self._join(joint.to_join)
+                return answers
             finally:
                 self._attempts += joint.attempts
+            if not contended:
+                continue  # whoever asks for the lock stands in line for it
             # Under contention only a growing, jittered pause keeps every writer moving; there is no cap on tries:
             # the caller's own scope ends them.
             longest = min(2.0 ** min(losses, 32) * _SHORTEST_PAUSE, _LONGEST_PAUSE)
             await trio.sleep(random.uniform(_SHORTEST_PAUSE, longest))  # noqa: S311 - no secret
+
+    async def _join(self, grown: Sequence[tuple[str, Revision, int]]) -> None:
+        for opid, revision, folded in grown:
+            # What fails here is done with the next ones; the merge is done.
+            with suppress(RaceLost, StoreError):
+                await self.run(partial(join_script, opid, revision, folded), writes=True, transaction=True)
+
+    async def _read(self, script: Callable[[], Script[list[AnswerOrError]]]) -> Sequence[AnswerOrError]:
+        while True:
+            try:
+                return await self.run(script, writes=False, transaction=False)
+            except RaceLost:
+                await trio.sleep(random.uniform(0, _SHORTEST_PAUSE))  # noqa: S311 - no secret
+
+    def _is_hot(self, opid: str) -> bool:
+        until = self._hot.get(opid)
+        if until is None:
+            return False
+        if trio.current_time() < until:
+            return True
+        del self._hot[opid]
+        return False
+
+    def _note_hot(self, opid: str) -> None:
+        if len(self._hot) >= _MOST_HOT:
+            self._hot.clear()
+        self._hot[opid] = trio.current_time() + _HOT_TIME
 
     async def read(self, opid: str, known: Known | None = None) -> Answer:
         """
@@ -150,7 +218,7 @@ class RowStore(ABC):
         if not opids:
             await trio.lowlevel.checkpoint()
             return []
-        return await self.run(partial(_mget_script, opids, known), writes=False, transaction=False)
+        return await self._read(partial(mget_script, opids, known))
 
     async def latest(
         self, after: int, limit: int, known: Mapping[str, Known] = NOTHING_KNOWN
@@ -165,42 +233,10 @@ class RowStore(ABC):
             await trio.lowlevel.checkpoint()
             return []
         # Rows carry microseconds: rounding down may return a row again, rounding up would hide one.
-        script = partial(_latest_script, after // MICROSECOND, limit, known)
-        return await self.run(script, writes=False, transaction=False)
+        return await self._read(partial(latest_script, after // MICROSECOND, limit, known))
 
 
-def _mget_script(opids: Sequence[str], known: Mapping[str, Known]) -> Script[list[AnswerOrError]]:
-    valid = storable(opids)
-    rows = yield from fetch_rows([opid for opid in valid if opid not in known])
-    answers = [_answer(row) for row in rows.values()]
-    if wanted := [opid for opid in valid if opid in known]:
-        heads = cast("Sequence[RowHead]", (yield FetchHeads(wanted)))
-        answers += yield from _answers([head for head in heads if head.id in known], known)
-    return answers
-
-
-def _latest_script(after: int, limit: int, known: Mapping[str, Known]) -> Script[list[AnswerOrError]]:
-    heads = cast("Sequence[RowHead]", (yield FetchRecentHeads(after, limit)))
-    return (yield from _answers(heads, known))
-
-
-def _answers(heads: Sequence[RowHead], known: Mapping[str, Known]) -> Script[list[AnswerOrError]]:
-    unchanged = {head.id for head in heads if head.id in known and known[head.id].revision == head.revision}
-    wanted = storable(head.id for head in heads if head.id not in unchanged)
-    rows = yield from fetch_rows(wanted)
-    answers: list[AnswerOrError] = []
-    for head in heads:
-        if head.id in unchanged:
-            answers.append(Unchanged(opid=head.id, revision=head.revision))
-        elif head.id in rows:  # else it may have been deleted between the two reads
-            answers.append(_answer(rows[head.id]))
-        elif head.id not in wanted:  # damaged, or another program's
-            answers.append(Unreadable(opid=head.id, error=CorruptEntry(head.id, "no operation has such an id")))
-    return answers
-
-
-def _answer(row: Row) -> AnswerOrError:
-    try:
-        return Found(opid=row.id, revision=row.revision, document=document_of(row))
-    except CorruptEntry as error:
-        return Unreadable(opid=row.id, error=error)
+def _known(answer: Merged | StoreError | None) -> Known | None:
+    if isinstance(answer, Merged) and answer.revision is not None and answer.document is not None:
+        return Known(answer.revision, answer.document)
+    return None

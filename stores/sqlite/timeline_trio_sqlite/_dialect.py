@@ -7,35 +7,48 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING, Final
 
-from timeline_trio.store import InsertRow, Row, RowHead, StoreRejected
+from timeline_trio.store import (
+    AppendChange,
+    ChangeRow,
+    InsertRow,
+    JoinChanges,
+    RaceLost,
+    ReplaceRow,
+    Row,
+    RowHead,
+    StoreRejected,
+)
 
 from ._failures import primary_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from timeline_trio.store import RowWrite
+    from timeline_trio.store import ChangeRange, RowWrite
 
 _IDS_PER_STATEMENT: Final = 500  # below the 999 variables that an old SQLite takes
 _GREATEST_INTEGER: Final = 2**63 - 1
 
-_SELECT_HEADS: Final = "SELECT id, version, created_at, updated_at FROM timelines WHERE id IN "
-_SELECT_ROWS: Final = "SELECT id, version, created_at, updated_at, payload FROM timelines WHERE id IN "
-_SELECT_RECENT_HEADS: Final = """\
-SELECT id, version, created_at, updated_at FROM timelines
-WHERE updated_at > ? ORDER BY updated_at DESC, id DESC LIMIT ?
+_HEAD: Final = "id, version, created_at, updated_at"
+_RECENT: Final = "WHERE updated_at > ? ORDER BY updated_at DESC, id DESC LIMIT ?"
+_CHANGES: Final = """\
+SELECT id, version, payload FROM timeline_changes
+WHERE id = ? AND incarnation = ? AND version BETWEEN ? AND ? ORDER BY version
 """
 _INSERT: Final = """\
 INSERT INTO timelines (id, version, created_at, updated_at, payload) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING
 """
-_REPLACE: Final = """\
-UPDATE timelines SET
-    payload = ?,
-    version = version + 1,
-    updated_at = CASE WHEN updated_at BETWEEN ? AND ? THEN updated_at + 1 ELSE ? END
+_STEP: Final = """\
+version = version + 1, updated_at = CASE WHEN updated_at BETWEEN ? AND ? THEN updated_at + 1 ELSE ? END
 WHERE id = ? AND created_at = ? AND version = ?
 """
+_INSERT_CHANGE: Final = "INSERT INTO timeline_changes (id, incarnation, version, payload) VALUES (?, ?, ?, ?)"
+_DELETE_RECENT: Final = "WHERE updated_at > ? ORDER BY updated_at DESC, id DESC LIMIT ?"
+_CHANGES: Final = """\
+DELETE FROM timeline_changes WHERE id = ? AND incarnation = ? AND version BETWEEN ? AND ?
+"""
+_SWEEP: Final = "DELETE FROM timeline_changes WHERE id = ?"
 
 
 def decode_text(stored: bytes) -> str:
@@ -48,31 +61,50 @@ def decode_text(stored: bytes) -> str:
 class SQLiteDialect:
     """
     Does a script's row operations.
+
+    Args:
+        connection: with a transaction that the caller ends.
+        keeps_changes: whether there is a place for changes beside the rows.
     """
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, *, keeps_changes: bool = True) -> None:
         self._connection = connection
+        self._keeps_changes = keeps_changes
+        self._head = f"{_HEAD}, folded" if keeps_changes else f"{_HEAD}, NULL"
+        self._unfolded = " AND folded IS NULL" if keeps_changes else ""
 
-    def fetch_heads(self, ids: Sequence[str]) -> list[RowHead]:
+    def fetch_heads(self, ids: Sequence[str], *, lock: bool = False) -> list[RowHead]:
         """
-        Answer `FetchHeads`.
+        Answer `FetchHeads`. A transaction that writes has the whole file locked from its beginning.
         """
-        return [_head(*columns) for cursor in self._select(_SELECT_HEADS, ids) for columns in cursor]
+        del lock
+        return [_head(*columns) for cursor in self._select(self._head, ids) for columns in cursor]
 
     def fetch_rows(self, ids: Sequence[str], *, lock: bool = False) -> list[Row]:
         """
-        Answer `FetchRows`. A transaction that writes has the whole file locked from its beginning.
+        Answer `FetchRows`, likewise.
         """
         del lock
-        return [_row(*columns) for cursor in self._select(_SELECT_ROWS, ids) for columns in cursor]
+        return [_row(*columns) for cursor in self._select(f"{self._head}, payload", ids) for columns in cursor]
 
     def fetch_recent_heads(self, after: int, limit: int) -> list[RowHead]:
         """
         Answer `FetchRecentHeads`.
         """
         after = max(-_GREATEST_INTEGER, min(after, _GREATEST_INTEGER))
-        rows = self._connection.execute(_SELECT_RECENT_HEADS, (after, min(limit, _GREATEST_INTEGER)))
+        statement = f"SELECT {self._head} FROM timelines {_RECENT}"  # noqa: S608 - of our own parts, as all below
+        rows = self._connection.execute(statement, (after, min(limit, _GREATEST_INTEGER)))
         return [_head(*columns) for columns in rows]
+
+    def fetch_changes(self, ranges: Sequence[ChangeRange]) -> list[ChangeRow]:
+        """
+        Answer `FetchChanges`.
+        """
+        return [
+            ChangeRow(id=id_, version=version, payload=payload if isinstance(payload, str) else "")
+            for each in ranges
+            for id_, version, payload in self._connection.execute(_CHANGES, _values_of(each))
+        ]
 
     def write_rows(self, writes: Sequence[RowWrite]) -> list[bool | StoreRejected]:
         """
@@ -80,15 +112,16 @@ class SQLiteDialect:
         """
         return [self._write(write) for write in writes]
 
-    def _select(self, statement: str, ids: Sequence[str]) -> Iterator[sqlite3.Cursor]:
+    def _select(self, columns: str, ids: Sequence[str]) -> Iterator[sqlite3.Cursor]:
         for start in range(0, len(ids), _IDS_PER_STATEMENT):
             chunk = tuple(ids[start : start + _IDS_PER_STATEMENT])
             marks = ", ".join("?" * len(chunk))
-            yield self._connection.execute(f"{statement} ({marks})", chunk)
+            statement = f"SELECT {columns} FROM timelines WHERE id IN ({marks})"  # noqa: S608
+            yield self._connection.execute(statement, chunk)
 
     def _write(self, write: RowWrite) -> bool | StoreRejected:
         try:
-            return self._connection.execute(*_statement_of(write)).rowcount == 1
+            return self._do(write)
         except (sqlite3.DataError, OverflowError) as error:
             if isinstance(error, sqlite3.Error) and primary_code(error) != sqlite3.SQLITE_TOOBIG:
                 raise
@@ -96,21 +129,46 @@ class SQLiteDialect:
             rejection.__cause__ = error
             return rejection
 
+    def _do(self, write: RowWrite) -> bool:
+        run = self._connection.execute
+        match write:
+            case InsertRow(row):
+                values = (row.id, row.version, row.created_at, row.updated_at, row.payload)
+                done = run(_INSERT, values).rowcount == 1
+                if done and self._keeps_changes:
+                    run(_SWEEP, (row.id,))
+                return done
+            case ReplaceRow():
+                statement = f"UPDATE timelines SET payload = ?, {_STEP}{self._unfolded}"  # noqa: S608
+                return run(statement, (write.payload, *_step_of(write))).rowcount == 1
+            case AppendChange():
+                statement = f"UPDATE timelines SET folded = ?, {_STEP} AND folded IS ?"  # noqa: S608
+                if run(statement, (write.folded, *_step_of(write), write.was_folded)).rowcount == 0:
+                    return False
+                expected = write.expected
+                run(_INSERT_CHANGE, (write.id, expected.incarnation, expected.version + 1, write.payload))
+                return True
+            case JoinChanges(range=joined):
+                if run(_DELETE_CHANGES, _values_of(joined)).rowcount != write.count:
+                    raise RaceLost  # which rolls back what was deleted
+                run(_INSERT_CHANGE, (joined.id, joined.incarnation, joined.last, write.payload))
+                return True
 
-def _statement_of(write: RowWrite) -> tuple[str, tuple[str | int, ...]]:
-    if isinstance(write, InsertRow):
-        row = write.row
-        return _INSERT, (row.id, row.version, row.created_at, row.updated_at, row.payload)
+
+def _step_of(write: ReplaceRow | AppendChange) -> tuple[int | str, ...]:
     expected = write.expected
-    stamps = (write.now, write.ahead, write.now)
-    return _REPLACE, (write.payload, *stamps, write.id, expected.incarnation, expected.version)
+    return write.now, write.ahead, write.now, write.id, expected.incarnation, expected.version
 
 
-def _head(id_: str, version: int, created_at: int, updated_at: int) -> RowHead:
-    return RowHead(id=id_, version=version, created_at=created_at, updated_at=updated_at)
+def _values_of(changes: ChangeRange) -> tuple[str, int, int, int]:
+    return changes.id, changes.incarnation, changes.first, changes.last
 
 
-def _row(id_: str, version: int, created_at: int, updated_at: int, payload: object) -> Row:
+def _head(id_: str, version: int, created_at: int, updated_at: int, folded: int | None) -> RowHead:
+    return RowHead(id=id_, version=version, created_at=created_at, updated_at=updated_at, folded=folded)
+
+
+def _row(id_: str, version: int, created_at: int, updated_at: int, folded: int | None, payload: object) -> Row:
     # Whatever else a damaged or foreign table holds there is no payload, and the row is found to be corrupt.
     text = payload if isinstance(payload, str) else ""
-    return Row(id=id_, version=version, created_at=created_at, updated_at=updated_at, payload=text)
+    return Row(id=id_, version=version, created_at=created_at, updated_at=updated_at, folded=folded, payload=text)

@@ -17,13 +17,26 @@ CREATE TABLE IF NOT EXISTS timelines (
     payload TEXT NOT NULL,
     version INTEGER NOT NULL,
     created_at INTEGER NOT NULL,
-    updated_at INTEGER NOT NULL
+    updated_at INTEGER NOT NULL,
+    folded INTEGER
 );
 CREATE INDEX IF NOT EXISTS timelines_updated ON timelines (updated_at, id);
+CREATE TABLE IF NOT EXISTS timeline_changes (
+    id TEXT NOT NULL,
+    incarnation INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    payload TEXT NOT NULL,
+    PRIMARY KEY (id, incarnation, version)
+);
 """
 """
 The DDL, for migrations of your own. Times are microseconds since the epoch, UTC: integers sort by time.
+
+Without the second table and the column `folded`, each save writes its operation anew, however large that is.
 """
+
+_ADD_FOLDED: Final = "ALTER TABLE timelines ADD COLUMN folded INTEGER"
+_COLUMNS: Final = "SELECT name FROM pragma_table_info(?)"
 
 _ID_COLLATION: Final = """\
 SELECT columns.coll FROM pragma_index_list('timelines') AS indexes, pragma_index_xinfo(indexes.name) AS
@@ -38,6 +51,19 @@ def create_table(connection: sqlite3.Connection) -> None:
     # Not by executescript, which would commit first.
     for statement in SCHEMA.split(";\n"):
         connection.execute(statement)
+    if not _has_column(connection, "timelines", "folded"):
+        connection.execute(_ADD_FOLDED)
+
+
+def keeps_changes(connection: sqlite3.Connection) -> bool:
+    """
+    Tell whether there is a place for changes beside the rows.
+    """
+    return _has_column(connection, "timelines", "folded") and _has_column(connection, "timeline_changes", "payload")
+
+
+def _has_column(connection: sqlite3.Connection, table: str, column: str) -> bool:
+    return any(name == column for (name,) in connection.execute(_COLUMNS, (table,)))
 
 
 def check_collation(connection: sqlite3.Connection) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
 import msgspec
@@ -16,7 +17,7 @@ from timeline_trio.store import RowStore, Script, run_script
 from ._dialect import SQLiteDialect, decode_text
 from ._failures import is_busy
 from ._pool import CLOSE_TIMEOUT, Pool
-from ._schema import check_collation, create_table
+from ._schema import check_collation, create_table, keeps_changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,6 +61,7 @@ class SQLiteStore(RowStore):
     def __init__(self, options: Options, *, clock: Callable[[], int] = time.time_ns, overlap: float = 1.0) -> None:
         super().__init__(clock=clock, overlap=overlap)
         self._options = options
+        self._keeps_changes = False  # nobody has looked yet
         # Immediate: a transaction that reads first and asks for the write lock later fails at once, without
         # waiting.
         self._writer = Pool(options.path, self._connect_writer, begin="BEGIN IMMEDIATE", size=1)
@@ -76,6 +78,13 @@ class SQLiteStore(RowStore):
         """
         return self._options.path
 
+    @property
+    def keeps_changes(self) -> bool:
+        """
+        Whether the file has the table and the column for changes beside rows.
+        """
+        return self._keeps_changes
+
     async def run(self, begin: Callable[[], Script[T]], *, writes: bool, transaction: bool) -> T:
         """
         Run a script in one transaction, in a thread; it costs no more than to do without.
@@ -87,7 +96,7 @@ class SQLiteStore(RowStore):
         """
         del transaction
         pool = self._writer if writes else self._readers
-        return await pool.run(lambda connection: run_script(begin(), SQLiteDialect(connection)))
+        return await pool.run(partial(self._run, begin))
 
     async def create_schema(self) -> None:
         """
@@ -126,6 +135,11 @@ class SQLiteStore(RowStore):
             idle_connections=sum(pool.idle for pool in pools),
             running_threads=sum(pool.running for pool in pools),
         )
+
+    def _run(self, begin: Callable[[], Script[T]], connection: sqlite3.Connection) -> T:
+        if not self._keeps_changes:  # a migration may be made while we run
+            self._keeps_changes = keeps_changes(connection)
+        return run_script(begin(), SQLiteDialect(connection, keeps_changes=self._keeps_changes))
 
     def _close(self) -> None:
         self._readers.close()
