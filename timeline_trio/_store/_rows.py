@@ -11,6 +11,7 @@ import random
 import time
 from abc import ABC, abstractmethod
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import trio
@@ -30,6 +31,7 @@ from ._contract import (
 from ._joint_merge import JointMerge, document_of, fetch_rows, storable
 from ._row_operations import FetchHeads, FetchRecentHeads, RaceLost, Row, RowHead, Script
 from ._stamp import MICROSECOND
+from ._turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +42,8 @@ T = TypeVar("T")
 
 _SHORTEST_PAUSE: Final = 0.0005  # seconds, as is the longest one
 _LONGEST_PAUSE: Final = 0.064
+_HOT_TIME: Final = 1.0  # seconds for which rows are locked at once after a lost race
+_MOST_HOT: Final = 1024
 
 
 class RowStore(ABC):
@@ -56,6 +60,8 @@ class RowStore(ABC):
         self._overlap = int(overlap * 1e6)  # microseconds
         self._merges = 0
         self._attempts = 0
+        self._turns = Turns()
+        self._hot: dict[str, float] = {}  # where a race was lost, until when others are expected to race on
 
     @property
     def merges(self) -> int:
@@ -111,19 +117,49 @@ class RowStore(ABC):
             await trio.lowlevel.checkpoint()
             return []
         self._merges += len(requests)
+        async with self._turns.take(request.opid for request in requests) as turn:
+            based = [MergeRequest(each.opid, each.update, turn.base(each.opid, each.known)) for each in requests]
+            answers: Sequence[Merged | StoreError] = []
+            try:
+                answers = await self._merge_together(based)
+            finally:
+                for each, answer in zip_longest(requests, answers):
+                    turn.leave(each.opid, _known(answer))
+            return answers
+
+    async def _merge_together(self, requests: Sequence[MergeRequest]) -> Sequence[Merged | StoreError]:
         losses = 0
         while True:
-            joint = JointMerge(requests, clock=self._clock, overlap=self._overlap, contended=losses > 0)
+            contended = losses > 0 or (len(requests) == 1 and self._is_hot(requests[0].opid))
+            joint = JointMerge(requests, clock=self._clock, overlap=self._overlap, contended=contended)
             try:
                 return await self.run(joint.script, writes=True, transaction=joint.needs_transaction)
             except RaceLost:
                 losses += 1
+                if len(requests) == 1:
+                    self._note_hot(requests[0].opid)
             finally:
                 self._attempts += joint.attempts
+            if not contended:
+                continue  # whoever asks for the lock stands in line for it
             # Under contention only a growing, jittered pause keeps every writer moving; there is no cap on tries:
             # the caller's own scope ends them.
             longest = min(2.0 ** min(losses, 32) * _SHORTEST_PAUSE, _LONGEST_PAUSE)
             await trio.sleep(random.uniform(_SHORTEST_PAUSE, longest))  # noqa: S311 - no secret
+
+    def _is_hot(self, opid: str) -> bool:
+        until = self._hot.get(opid)
+        if until is None:
+            return False
+        if trio.current_time() < until:
+            return True
+        del self._hot[opid]
+        return False
+
+    def _note_hot(self, opid: str) -> None:
+        if len(self._hot) >= _MOST_HOT:
+            self._hot.clear()
+        self._hot[opid] = trio.current_time() + _HOT_TIME
 
     async def read(self, opid: str, known: Known | None = None) -> Answer:
         """
@@ -167,6 +203,12 @@ class RowStore(ABC):
         # Rows carry microseconds: rounding down may return a row again, rounding up would hide one.
         script = partial(_latest_script, after // MICROSECOND, limit, known)
         return await self.run(script, writes=False, transaction=False)
+
+
+def _known(answer: Merged | StoreError | None) -> Known | None:
+    if isinstance(answer, Merged) and answer.revision is not None and answer.document is not None:
+        return Known(answer.revision, answer.document)
+    return None
 
 
 def _mget_script(opids: Sequence[str], known: Mapping[str, Known]) -> Script[list[AnswerOrError]]:
