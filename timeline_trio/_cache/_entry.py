@@ -21,7 +21,7 @@ import msgspec
 from .._model._document import Document, Update, merge_finish, merge_start
 from .._model._values import Fact, Finish, Stage, StageKey, Start
 from .._store._contract import Changes, Found, Known, Revision
-from ._live import ENDED, RUNNING, LiveStage, Phase
+from ._live import ENDED, RUNNING, LiveStage, Phase, Recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 Slot = StageKey | str
 """Where a fact stands: a stage under its key, a boundary under its name."""
-
-Recorded = LiveStage | tuple[LiveStage, Stage]
-"""What a journal holds: a stage that began, or one and the state that it ended in."""
 
 JOURNAL: Final = 128  # the longest that a journal becomes; what is in it costs the garbage collector
 

@@ -4,15 +4,13 @@ A stage that was begun in this process, for as long as this process can end it.
 
 from __future__ import annotations
 
+from collections import deque  # noqa: TC003 - the fields of a Struct are looked up by those who show them
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
 from .._model._values import Stage, StageKey
-
-if TYPE_CHECKING:
-    from ._entry import Entry  # noqa: TC004 - a Struct that nobody decodes
 
 
 class Phase(Enum):
@@ -35,6 +33,19 @@ RUNNING: Final = Phase.RUNNING
 ENDED: Final = Phase.ENDED
 
 
+class Journaled(Protocol):
+    """
+    A cached operation, as those see it who record into it without the lock.
+
+    Attributes:
+        journal: what was recorded so, and not yet taken over.
+        room: it may be appended to as long as it is shorter.
+    """
+
+    journal: deque[Recorded]
+    room: int
+
+
 class LiveStage(msgspec.Struct, eq=False, weakref=True):
     """
     What the cache knows of a stage that was begun here; handles are its subclass.
@@ -55,4 +66,8 @@ class LiveStage(msgspec.Struct, eq=False, weakref=True):
     begun: Stage | None
     began_ns: int | None
     phase: Phase
-    entry: Entry | None
+    entry: Journaled | None
+
+
+Recorded: TypeAlias = LiveStage | tuple[LiveStage, Stage]
+"""What a journal holds: a stage that began, or one and the state that it ended in."""

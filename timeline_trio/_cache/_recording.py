@@ -21,7 +21,7 @@ from trio.lowlevel import enable_ki_protection
 from .._errors import BufferFull, ManagerClosed
 from .._process import Forks
 from ._entry import JOURNAL, START, Entry, Slot
-from ._live import ENDED, RUNNING, LiveStage, Phase
+from ._live import ENDED, RUNNING, Journaled, LiveStage, Phase, Recorded
 from ._table import EntryTable
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from .._model._values import Fact, Stage, StageKey, Start
     from ._counters import Counters
-    from ._entry import Recorded
 
 
 class RecordingTable(EntryTable):
@@ -82,7 +81,7 @@ class RecordingTable(EntryTable):
         notify(entry)
 
     @enable_ki_protection
-    def begin_again(self, live: LiveStage, stage: Stage, entry: Entry) -> None:
+    def begin_again(self, live: LiveStage, stage: Stage, entry: Journaled) -> None:
         """
         Take in a stage whose begin went into a journal that may have been closed meanwhile. Raises as `begin` does.
         """
@@ -91,7 +90,7 @@ class RecordingTable(EntryTable):
             self.begin(live, stage)
 
     @enable_ki_protection
-    def end_again(self, live: LiveStage, stage: Stage, entry: Entry) -> bool | None:
+    def end_again(self, live: LiveStage, stage: Stage, entry: Journaled) -> bool | None:
         """
         Take in an end that went into a journal that may have been closed meanwhile. Returns and raises as `advance`.
         """
@@ -99,7 +98,7 @@ class RecordingTable(EntryTable):
             return self.advance(live, live.begun, stage, ends=True)
         return True
 
-    def _withdraw(self, entry: Entry, item: Recorded) -> bool:
+    def _withdraw(self, entry: Journaled, item: Recorded) -> bool:
         """
         Take out of the journal what is still in it; tell whether it was.
         """

@@ -19,7 +19,7 @@ from .._model._values import Stage
 from ._handles import StageHandle
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from .._cache._entry import Entry
@@ -35,14 +35,14 @@ class Beginner:
     """
 
     def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+        self._recorder: Recorder = recorder
         self._entries: Mapping[str, Entry] = recorder.cache.entries if recorder.is_plain else {}
-        self._promote = recorder.cache.entries.move_to_end
-        self._clock = recorder.clock
-        self._new_id = recorder.new_id
-        self._actor = recorder.actor
-        self._actor_key = recorder.actor.key
-        self._small = recorder.small
+        self._promote: Callable[[str], None] = recorder.cache.entries.move_to_end
+        self._clock: Callable[[], int] = recorder.clock
+        self._new_id: Callable[[], str] = recorder.new_id
+        self._actor: Actor = recorder.actor
+        self._actor_key: str = recorder.actor.key
+        self._small: int = recorder.small
 
     @enable_ki_protection
     def begin(

@@ -60,7 +60,7 @@ class StageBlock:
         attributes: Mapping[str, object] | None,
     ) -> None:
         self._recorder = recorder
-        self._begin = begin
+        self._begin: Begin = begin
         self._opid = opid
         self._name = name
         self._arguments = (stage_id, parent, actor, attributes)

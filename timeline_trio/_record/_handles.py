@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
-    from .._cache._entry import Entry
+    from .._cache._live import Journaled
     from .._model._values import Stage
     from ._blocks import StageBlock
     from ._recorder import Parent
@@ -89,7 +89,7 @@ class StageRecorder(Protocol):
         """
         ...
 
-    def end_again(self, handle: StageHandle, stage: Stage, entry: Entry) -> None:
+    def end_again(self, handle: StageHandle, stage: Stage, entry: Journaled) -> None:
         """
         End a stage whose end went into a journal which was closed at that moment.
         """
@@ -150,7 +150,7 @@ class StageHandle(LiveStage, eq=False, weakref=True):
         Let the handle stand for nothing, since its begin was refused.
         """
         self.phase = Phase.REFUSED
-        self.entry = None
+        self.entry: Journaled | None = None
 
     def set_attributes(self, attributes: Mapping[str, object]) -> None:
         """
@@ -216,7 +216,7 @@ class StageHandle(LiveStage, eq=False, weakref=True):
             if entry.room <= 0:  # closed while we were on our way
                 recorder.end_again(self, stage, entry)
             else:
-                self.phase = ENDED
+                self.phase: Phase = ENDED
             return
         self._recorder.end(self, error, code, ended_at, attributes)
 

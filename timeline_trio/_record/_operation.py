@@ -26,7 +26,7 @@ class OperationRecorder:
     def __init__(self, opid: str, recorder: Recorder, begin: Begin) -> None:
         self._opid = opid
         self._recorder = recorder
-        self._begin = begin
+        self._begin: Begin = begin
 
     @property
     def opid(self) -> str:

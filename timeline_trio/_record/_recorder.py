@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from .._cache._cache import Cache
-    from .._cache._entry import Entry
+    from .._cache._live import Journaled
 
     Time = int | datetime
     Parent = str | StageRef | StageHandle | None
@@ -168,7 +168,7 @@ class Recorder:
             raise
         return handle
 
-    def begin_again(self, handle: StageHandle, stage: Stage, entry: Entry) -> None:
+    def begin_again(self, handle: StageHandle, stage: Stage, entry: Journaled) -> None:
         """
         Begin a stage that went into a journal which was closed at that moment. Raises as `begin` does.
         """
@@ -323,7 +323,7 @@ class Recorder:
             return False
         return True
 
-    def end_again(self, handle: StageHandle, stage: Stage, entry: Entry) -> None:
+    def end_again(self, handle: StageHandle, stage: Stage, entry: Journaled) -> None:
         """
         End a stage whose end went into a journal which was closed at that moment. Raises as `end` does.
         """

@@ -151,7 +151,8 @@ class ConnectionPool(Generic[C]):
         """
         if self._guard.is_foreign:
             raise WrongProcess("store")
-        async with self._places:
+        await self._find_place()
+        try:
             connection = self._take()
             if connection is not None:
                 try:
@@ -161,6 +162,8 @@ class ConnectionPool(Generic[C]):
                         raise
                 self._discard_idle()  # the others are as old
             return await self._use(await self._connect(), work)
+        finally:
+            self._places.release()
 
     async def aclose(self) -> None:
         """
@@ -183,6 +186,16 @@ class ConnectionPool(Generic[C]):
                 self._open -= 1
                 self._connector.discard(each.connection)
         await trio.lowlevel.checkpoint()  # there may have been none to close
+
+    async def _find_place(self) -> None:
+        """
+        Wait for a place. A free one costs no turn of the scheduler: using a connection is a checkpoint anyway.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        try:
+            self._places.acquire_nowait()
+        except trio.WouldBlock:
+            await self._places.acquire()
 
     def _take(self) -> C | None:
         self._check_open()

@@ -2,7 +2,7 @@
 The engine of every Store that keeps one row an operation, guarded by compare-and-set on the row's version.
 
 No text of SQL stands here, and no I/O is done: each call is a script of row operations, which a subclass runs on a
-connection in one hop. A dialect is four operations.
+connection in one hop. A dialect is five operations.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import trio
 
-from .._errors import NotFound, StoreError
+from .._errors import CorruptEntry, NotFound, StoreError
 from ._changes import Folds, join_script
 from ._contract import (
     NOTHING_KNOWN,
     Answer,
     AnswerOrError,
+    Found,
     Known,
     Merged,
     MergeRequest,
+    Unchanged,
     Unreadable,
 )
 from ._joint_merge import JointMerge
@@ -84,7 +86,9 @@ class RowStore(ABC):
     @abstractmethod
     def keeps_changes(self) -> bool:
         """
-        Whether the database has a place for changes beside rows. Asked when a script begins.
+        Whether the database has a place for changes beside rows.
+
+        It is asked when a merge begins; as long as it is false, each save writes its operation anew.
         """
 
     @abstractmethod
@@ -168,7 +172,7 @@ class RowStore(ABC):
 
     async def _join(self, grown: Sequence[tuple[str, Revision, int]]) -> None:
         for opid, revision, folded in grown:
-            # What fails here is done with the next ones; the merge is done.
+            # What fails here is made good by a later one, and the merge is done.
             with suppress(RaceLost, StoreError):
                 await self.run(partial(join_script, opid, revision, folded), writes=True, transaction=True)
 
@@ -176,7 +180,7 @@ class RowStore(ABC):
         while True:
             try:
                 return await self.run(script, writes=False, transaction=False)
-            except RaceLost:
+            except RaceLost:  # large operations alone are read in two steps
                 await trio.sleep(random.uniform(0, _SHORTEST_PAUSE))  # noqa: S311 - no secret
 
     def _is_hot(self, opid: str) -> bool:

@@ -69,7 +69,7 @@ class Turns:
         reached: list[_Line] = []
         try:
             # In one order, so that no two calls wait for each other.
-            for opid in sorted(opids):
+            for opid in sorted(set(opids)):
                 line = lines[opid] = self._lines.setdefault(opid, _Line())
                 line.length += 1
                 if line.length == 1:
