@@ -24,6 +24,7 @@ from timeline_trio.store import (
 from timeline_trio.testing import FaultyStore
 
 from .case_support import NEW_YEAR, Failures, interval, stage_ids, stored, version, virtual_time
+from .memory_rows import MemoryRows
 from .support import assert_counters_add_up
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ async def test_rows_with_the_time_of_the_newest_one_are_not_missed(autojump_cloc
         assert manager.statistics().pending_updates == 0
     assert not counting.count("merge")
     assert not counting.count("merge_many")
-    assert all(row.version == 1 for row in store.rows.values())
+    assert all(row.version == 1 for row in store.table.rows.values())
 
 
 async def test_a_read_that_began_earlier_does_not_undo_a_save(autojump_clock: MockClock) -> None:

@@ -12,37 +12,36 @@ from trio.testing import wait_all_tasks_blocked
 
 from timeline_trio.model import Stage, Update
 from timeline_trio.store import (
-    FetchHeads,
     FetchRows,
     Found,
-    InsertRow,
     Merged,
     MergeRequest,
     RaceLost,
-    Row,
     RowStore,
     StoreUnavailable,
     WriteRows,
 )
+
+from .memory_rows import MemoryRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trio.testing import MockClock
 
-    from timeline_trio.store import RowOperation, RowWrite, Script
+    from timeline_trio.store import RowOperation, Script
 
 T = TypeVar("T")
 
 
 class SlowRows(RowStore):
     """
-    Rows in a dict that several stores may share; each operation takes a tenth of a second.
+    Rows in memory that several stores may share; each operation takes a tenth of a second.
     """
 
-    def __init__(self, rows: dict[str, Row] | None = None) -> None:
+    def __init__(self, table: MemoryRows | None = None) -> None:
         super().__init__(clock=lambda: round(trio.current_time() * 1e9))
-        self.rows = {} if rows is None else rows
+        self.table = MemoryRows() if table is None else table
         self.asked: list[str] = []
         self.running = 0
         self.most_running = 0
@@ -68,23 +67,11 @@ class SlowRows(RowStore):
 
     def _do(self, operation: RowOperation) -> object:
         match operation:
-            case FetchRows(ids, lock):
+            case FetchRows(_, lock):
                 self.asked.append("lock" if lock else "read")
-                return [self.rows[opid] for opid in ids if opid in self.rows]
-            case FetchHeads(ids):
-                return [self.rows[opid] for opid in ids if opid in self.rows]
-            case WriteRows(writes):
+            case WriteRows():
                 self.asked.append("write")
-                return [self._write(write) for write in writes]
-        raise AssertionError(operation)
-
-    def _write(self, write: RowWrite) -> bool:
-        if isinstance(write, InsertRow):
-            return self.rows.setdefault(write.id, write.row) is write.row
-        if self.rows[write.id].revision != write.expected:
-            return False
-        self.rows[write.id] = write.applied_to(self.rows[write.id])
-        return True
+        return self.table.do(operation)
 
 
 def stage(stage_id: object) -> Update:
@@ -167,7 +154,7 @@ async def test_merge_after_a_failed_one_reads_what_is_there(autojump_clock: Mock
 
 async def test_operation_that_others_write_to_is_locked_at_once_for_a_while(autojump_clock: MockClock) -> None:
     store = SlowRows()
-    other = SlowRows(store.rows)
+    other = SlowRows(store.table)
     await store.merge("op", stage("first"))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(other.merge, "op", stage("theirs"))

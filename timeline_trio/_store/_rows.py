@@ -13,21 +13,19 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
-from .._errors import CorruptEntry, NotFound, StoreError
+from .._errors import NotFound, StoreError
 from ._changes import Folds, join_script
 from ._contract import (
     NOTHING_KNOWN,
     Answer,
     AnswerOrError,
-    Found,
     Known,
     Merged,
     MergeRequest,
-    Unchanged,
     Unreadable,
 )
 from ._joint_merge import JointMerge
@@ -83,13 +81,13 @@ class RowStore(ABC):
         return self._attempts
 
     @property
-    @abstractmethod
     def keeps_changes(self) -> bool:
         """
-        Whether the database has a place for changes beside rows.
+        Whether the database has a place for changes beside rows; false unless a subclass says otherwise.
 
-        It is asked when a merge begins; as long as it is false, each save writes its operation anew.
+        It is asked when a merge begins. As long as it is false, each save writes its operation anew.
         """
+        return False
 
     @abstractmethod
     async def run(self, begin: Callable[[], Script[T]], *, writes: bool, transaction: bool) -> T:

@@ -44,8 +44,7 @@ version = version + 1, updated_at = CASE WHEN updated_at BETWEEN ? AND ? THEN up
 WHERE id = ? AND created_at = ? AND version = ?
 """
 _INSERT_CHANGE: Final = "INSERT INTO timeline_changes (id, incarnation, version, payload) VALUES (?, ?, ?, ?)"
-_DELETE_RECENT: Final = "WHERE updated_at > ? ORDER BY updated_at DESC, id DESC LIMIT ?"
-_CHANGES: Final = """\
+_DELETE_CHANGES: Final = """\
 DELETE FROM timeline_changes WHERE id = ? AND incarnation = ? AND version BETWEEN ? AND ?
 """
 _SWEEP: Final = "DELETE FROM timeline_changes WHERE id = ?"
