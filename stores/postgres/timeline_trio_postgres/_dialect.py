@@ -11,10 +11,21 @@ import msgspec
 import psycopg
 from psycopg.types.numeric import Int8
 
-from timeline_trio.store import Change, InsertRow, Revision, Row, RowHead
+from timeline_trio.store import (
+    AppendChange,
+    Change,
+    ChangeRow,
+    InsertRow,
+    JoinChanges,
+    RaceLost,
+    ReplaceRow,
+    Revision,
+    Row,
+    RowHead,
+)
 
 from ._failures import rejection_of
-from ._schema import table_name
+from ._schema import changes_name, table_name
 from ._timestamps import Timestamp
 
 if TYPE_CHECKING:
@@ -22,37 +33,54 @@ if TYPE_CHECKING:
 
     from psycopg import Connection, Cursor
 
-    from timeline_trio.store import ReplaceRow, RowWrite, StoreRejected
+    from timeline_trio.store import ChangeRange, RowWrite, StoreRejected
 
-    Parameters = tuple[str | Int8 | Timestamp, ...]
+    Parameters = tuple[str | Int8 | Timestamp | None, ...]
 
 _GREATEST_INTEGER: Final = 2**63 - 1
 
 # Whatever the role's or the database's default is: a merge that lost a race reads what was committed since.
 _BEGIN: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED"
 
-_HEADS: Final = "SELECT id, version, created_at, updated_at FROM {table} WHERE id = ANY(%s::text[])"
-_ROWS: Final = "SELECT id, version, created_at, updated_at, payload::text FROM {table} WHERE id = ANY(%s::text[])"
+_HEADS: Final = "SELECT id, version, created_at, updated_at, {folded} FROM {table} WHERE id = ANY(%s::text[])"
+_ROWS: Final = """\
+SELECT id, version, created_at, updated_at, {folded}, payload::text FROM {table} WHERE id = ANY(%s::text[])"""
 # In the order of ids, so that transactions over the same rows wait for each other instead of deadlocking.
-_LOCKED_ROWS: Final = _ROWS + ' ORDER BY id COLLATE "C" FOR UPDATE'
+_LOCKED: Final = ' ORDER BY id COLLATE "C" FOR UPDATE'
 # By name, "C" is what the index of SCHEMA is in; with another collation the rows of one moment are sorted.
 _RECENT_HEADS: Final = """\
-SELECT id, version, created_at, updated_at FROM {table}
+SELECT id, version, created_at, updated_at, {folded} FROM {table}
 WHERE updated_at > %s ORDER BY updated_at DESC, id COLLATE "C" DESC LIMIT %s
+"""
+_CHANGES: Final = """\
+SELECT id, version, payload::text FROM {changes}
+WHERE id = %s AND incarnation = %s AND version BETWEEN %s AND %s ORDER BY version
 """
 _INSERT: Final = """\
 INSERT INTO {table} (id, payload, version, created_at, updated_at) VALUES (%s, %s, %s, %s, %s)
 ON CONFLICT (id) DO NOTHING
 """
-_REPLACE: Final = """\
-UPDATE {table} SET
-    payload = %s,
+_SWEEP_AND: Final = "WITH swept AS (DELETE FROM {changes} WHERE id = %s) "
+_STEP: Final = """\
     version = version + 1,
     updated_at = CASE
         WHEN updated_at BETWEEN %s AND %s THEN updated_at + interval '1 microsecond' ELSE %s
     END
 WHERE id = %s AND created_at = %s AND version = %s
 """
+_REPLACE: Final = "UPDATE {table} SET payload = %s," + _STEP  # noqa: S608 - of our own parts, as are the next two
+_APPEND: Final = (
+    "WITH stepped AS (UPDATE {table} SET folded = %s,"
+    + _STEP
+    + """\
+    AND folded IS NOT DISTINCT FROM %s RETURNING 1)
+INSERT INTO {changes} (id, incarnation, version, payload) SELECT %s, %s, %s, %s FROM stepped
+"""
+)
+_DELETE_CHANGES: Final = """\
+DELETE FROM {changes} WHERE id = %s AND incarnation = %s AND version BETWEEN %s AND %s
+"""
+_INSERT_CHANGE: Final = "INSERT INTO {changes} (id, incarnation, version, payload) VALUES (%s, %s, %s, %s)"
 
 
 class Statements(msgspec.Struct, frozen=True):
@@ -60,22 +88,57 @@ class Statements(msgspec.Struct, frozen=True):
     The statements, for one table.
     """
 
+    sweeps: bool  # whether an insert takes the id once more, for what it sweeps away
     heads: bytes
+    locked_heads: bytes
     rows: bytes
     locked_rows: bytes
     recent_heads: bytes
+    changes: bytes
     insert: bytes
     replace: bytes
+    append: bytes
+    delete_changes: bytes
+    insert_change: bytes
 
     @classmethod
-    def of(cls, schema: str) -> Statements:
+    def of(cls, schema: str, *, keeps_changes: bool = True) -> Statements:
         """
-        Return the statements for the table of a schema, or "" for the one that the search path finds.
+        Return the statements for the tables of a schema, or "" for those that the search path finds.
+
+        Args:
+            schema: where the tables are.
+            keeps_changes: whether there is a place for changes beside rows.
         """
-        # A per cent sign in a name is none of a parameter.
-        table = table_name(schema).as_string(None).replace("%", "%%")
-        texts = (_HEADS, _ROWS, _LOCKED_ROWS, _RECENT_HEADS, _INSERT, _REPLACE)
-        return cls(*(text.replace("{table}", table).encode() for text in texts))
+        parts = {
+            "{table}": table_name(schema),
+            "{changes}": changes_name(schema),
+        }
+        insert, replace = (
+            (_SWEEP_AND + _INSERT, _REPLACE + "AND folded IS NULL") if keeps_changes else (_INSERT, _REPLACE)
+        )
+        texts = (
+            _HEADS,
+            _HEADS + _LOCKED,
+            _ROWS,
+            _ROWS + _LOCKED,
+            _RECENT_HEADS,
+            _CHANGES,
+            insert,
+            replace,
+            _APPEND,
+            _DELETE_CHANGES,
+            _INSERT_CHANGE,
+        )
+
+        def fill(text: str) -> bytes:
+            text = text.replace("{folded}", "folded" if keeps_changes else "NULL::bigint")
+            for mark, name in parts.items():
+                # A per cent sign in a name is none of a parameter.
+                text = text.replace(mark, name.as_string(None).replace("%", "%%"))
+            return text.encode()
+
+        return cls(keeps_changes, *map(fill, texts))
 
 
 class RowRefused(Exception):
@@ -109,12 +172,13 @@ class PostgresDialect:
         self.begun: bool = False
         self.changes: list[Change] = []
 
-    def fetch_heads(self, ids: Sequence[str]) -> list[RowHead]:
+    def fetch_heads(self, ids: Sequence[str], *, lock: bool = False) -> list[RowHead]:
         """
         Answer `FetchHeads`.
         """
+        statement = self._statements.locked_heads if lock else self._statements.heads
         with self._together(), self._cursor() as cursor:
-            return [_head(*columns) for columns in cursor.execute(self._statements.heads, (list(ids),))]
+            return [_head(*columns) for columns in cursor.execute(statement, (list(ids),))]
 
     def fetch_rows(self, ids: Sequence[str], *, lock: bool) -> list[Row]:
         """
@@ -132,6 +196,24 @@ class PostgresDialect:
         with self._together(), self._cursor() as cursor:
             return [_head(*columns) for columns in cursor.execute(self._statements.recent_heads, bounds)]
 
+    def fetch_changes(self, ranges: Sequence[ChangeRange]) -> list[ChangeRow]:
+        """
+        Answer `FetchChanges`.
+        """
+        cursors: list[Cursor] = []
+        with self._connection.pipeline():
+            if self._transaction:
+                self._begin()
+            for each in ranges:
+                cursor = self._cursor()
+                cursor.execute(self._statements.changes, _range_of(each))
+                cursors.append(cursor)
+        return [
+            ChangeRow(id=id_, version=version, payload=payload or "")
+            for cursor in cursors
+            for id_, version, payload in cursor
+        ]
+
     def write_rows(self, writes: Sequence[RowWrite]) -> list[bool | StoreRejected]:
         """
         Answer `WriteRows`.
@@ -139,11 +221,17 @@ class PostgresDialect:
         Raises:
             RowRefused: in a transaction, unless it is careful.
         """
+        if joins := [write for write in writes if isinstance(write, JoinChanges)]:
+            return [self._join(write) for write in joins]
         if self._transaction and not self._careful:
             outcome: list[bool | StoreRejected] = [*self._write_together(writes)]
         else:
             outcome = [self._write_alone(write) for write in writes]
-        self.changes += [_change(write) for write, done in zip(writes, outcome, strict=True) if done is True]
+        self.changes += [
+            _change(write)
+            for write, done in zip(writes, outcome, strict=True)
+            if done is True and not isinstance(write, JoinChanges)
+        ]
         return outcome
 
     def _write_together(self, writes: Sequence[RowWrite]) -> list[bool]:
@@ -176,10 +264,30 @@ class PostgresDialect:
                 raise
             return cursor.rowcount == 1
 
+    def _join(self, write: JoinChanges) -> bool:
+        joined = write.range
+        with self._cursor() as cursor:
+            self._begin()
+            if cursor.execute(self._statements.delete_changes, _range_of(joined)).rowcount != write.count:
+                raise RaceLost  # which rolls back what was deleted
+            values = (joined.id, Int8(joined.incarnation), Int8(joined.last), write.payload)
+            cursor.execute(self._statements.insert_change, values)
+        return True
+
     def _statement_of(self, write: RowWrite) -> tuple[bytes, Parameters]:
-        if isinstance(write, InsertRow):
-            return self._statements.insert, _columns_of(write.row)
-        return self._statements.replace, _replacement_of(write)
+        statements = self._statements
+        match write:
+            case InsertRow(row):
+                swept = (row.id,) if statements.sweeps else ()
+                return statements.insert, (*swept, *_columns_of(row))
+            case ReplaceRow():
+                return statements.replace, (write.payload, *_step_of(write))
+            case AppendChange():
+                was_folded = None if write.was_folded is None else Int8(write.was_folded)
+                change = (write.id, Int8(write.expected.incarnation), Int8(write.expected.version + 1), write.payload)
+                return statements.append, (Int8(write.folded), *_step_of(write), was_folded, *change)
+            case JoinChanges():
+                raise AssertionError("it is two statements")
 
     @contextmanager
     def _together(self) -> Generator[None]:
@@ -207,22 +315,33 @@ def _columns_of(row: Row) -> Parameters:
     return row.id, row.payload, Int8(row.version), Timestamp(row.created_at), Timestamp(row.updated_at)
 
 
-def _replacement_of(write: ReplaceRow) -> Parameters:
+def _step_of(write: ReplaceRow | AppendChange) -> Parameters:
     stamps = (Timestamp(write.now), Timestamp(write.ahead), Timestamp(write.now))
     expected = write.expected
-    return write.payload, *stamps, write.id, Timestamp(expected.incarnation), Int8(expected.version)
+    return *stamps, write.id, Timestamp(expected.incarnation), Int8(expected.version)
 
 
-def _change(write: RowWrite) -> Change:
+def _range_of(changes: ChangeRange) -> Parameters:
+    return changes.id, Int8(changes.incarnation), Int8(changes.first), Int8(changes.last)
+
+
+def _change(write: InsertRow | ReplaceRow | AppendChange) -> Change:
     if isinstance(write, InsertRow):
         return Change(write.id, write.row.revision)
     return Change(write.id, Revision(write.expected.incarnation, write.expected.version + 1))
 
 
-def _head(id_: str, version: int, created_at: int, updated_at: int) -> RowHead:
-    return RowHead(id=id_, version=version, created_at=created_at, updated_at=updated_at)
+def _head(id_: str, version: int, created_at: int, updated_at: int, folded: int | None) -> RowHead:
+    return RowHead(id=id_, version=version, created_at=created_at, updated_at=updated_at, folded=folded)
 
 
-def _row(id_: str, version: int, created_at: int, updated_at: int, payload: str | None) -> Row:
+def _row(id_: str, version: int, created_at: int, updated_at: int, folded: int | None, payload: str | None) -> Row:
     # A table of somebody else's may have rows without one: the row is found to be corrupt.
-    return Row(id=id_, version=version, created_at=created_at, updated_at=updated_at, payload=payload or "")
+    return Row(
+        id=id_,
+        version=version,
+        created_at=created_at,
+        updated_at=updated_at,
+        folded=folded,
+        payload=payload or "",
+    )

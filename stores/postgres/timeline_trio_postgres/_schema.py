@@ -21,12 +21,21 @@ CREATE TABLE IF NOT EXISTS timelines (
     payload json NOT NULL,
     version bigint NOT NULL,
     created_at timestamptz NOT NULL,
-    updated_at timestamptz NOT NULL
+    updated_at timestamptz NOT NULL,
+    folded bigint
 );
 CREATE INDEX IF NOT EXISTS timelines_updated ON timelines (updated_at, id);
+CREATE TABLE IF NOT EXISTS timeline_changes (
+    id text COLLATE "C" NOT NULL,
+    incarnation bigint NOT NULL,
+    version bigint NOT NULL,
+    payload json NOT NULL,
+    PRIMARY KEY (id, incarnation, version)
+);
 """
 """
-The DDL, for migrations of your own.
+The DDL, for migrations of your own. Without the second table and the column `folded`, each save writes its operation
+anew, however large that is.
 
 `json` is checked text, returned as it was written; `jsonb` would not do, since it rewrites numbers and refuses the
 character U+0000. The collation "C" lets the index serve the order of ids.
@@ -54,6 +63,11 @@ _TYPES: Final = {
 """
 By column: the types that serve, and the one to change others to.
 """
+_ADD_FOLDED: Final = "ALTER TABLE {} ADD COLUMN IF NOT EXISTS folded bigint"
+_MAY_KEEP_CHANGES: Final = """\
+SELECT coalesce(bool_and(pg_catalog.has_table_privilege(pg_catalog.to_regclass(%s::text)::oid, privilege)), false)
+FROM pg_catalog.unnest(ARRAY['SELECT', 'INSERT', 'DELETE']) AS privilege
+"""
 _TIMESTAMP_PRECISIONS: Final = (-1, 6)  # not said, or microseconds
 _LONGEST_NAME: Final = 63  # bytes
 _LOCK: Final = 0x74696D656C696E65  # any number, the same for all who create this table
@@ -65,9 +79,11 @@ class Layout(msgspec.Struct, frozen=True):
 
     Attributes:
         channel: what its changes are told on: channels are the database's, not the schema's.
+        keeps_changes: whether there is a place for changes beside rows, and we may use it.
     """
 
     channel: str
+    keeps_changes: bool
 
 
 def table_name(schema: str) -> sql.Identifier:
@@ -75,6 +91,13 @@ def table_name(schema: str) -> sql.Identifier:
     Return the table's name, for statements.
     """
     return sql.Identifier(schema, "timelines") if schema else sql.Identifier("timelines")
+
+
+def changes_name(schema: str) -> sql.Identifier:
+    """
+    Return the name of the table of changes, for statements.
+    """
+    return sql.Identifier(schema, "timeline_changes") if schema else sql.Identifier("timeline_changes")
 
 
 def inspect(connection: Connection, schema: str, name: str) -> Layout | None:
@@ -86,6 +109,7 @@ def inspect(connection: Connection, schema: str, name: str) -> Layout | None:
     """
     with connection.cursor() as cursor:
         columns = cursor.execute(_COLUMNS, (table_name(schema).as_string(None),)).fetchall()
+        ((may,),) = cursor.execute(_MAY_KEEP_CHANGES, (changes_name(schema).as_string(None),)).fetchall()
     found = ""
     for namespace, column, type_name, modifier, deterministic in columns:
         found = str(namespace)
@@ -98,12 +122,13 @@ def inspect(connection: Connection, schema: str, name: str) -> Layout | None:
             _refuse(name, f"{column} rounds to {modifier} decimals of a second", column, wanted)
         if column == "id" and not deterministic:
             _refuse(name, "id has a collation by which different operations would share a row", column, wanted)
-    return Layout(_channel(found)) if found else None
+    keeps_changes = bool(may) and any(column == "folded" for _, column, *_ in columns)
+    return Layout(_channel(found), keeps_changes) if found else None
 
 
 def create(connection: Connection, schema: str) -> None:
     """
-    Create the table and its index.
+    Create what is missing of the tables.
     """
     with connection.transaction(), connection.cursor() as cursor:
         # Two who create a table at once would fail on the system's own tables.
@@ -113,6 +138,7 @@ def create(connection: Connection, schema: str) -> None:
         for statement in SCHEMA.split(";\n"):
             if statement:
                 cursor.execute(statement.encode())
+        cursor.execute(sql.SQL(_ADD_FOLDED).format(table_name(schema)))
 
 
 def _refuse(name: str, problem: str, column: str, wanted: str) -> None:

@@ -79,7 +79,7 @@ class PostgresStore(RowStore):
     def __init__(self, options: Options, *, clock: Callable[[], int] = time.time_ns, overlap: float = 1.0) -> None:
         super().__init__(clock=clock, overlap=overlap)
         self._options = options
-        self._statements = Statements.of(options.schema)
+        self._statements = Statements.of(options.schema, keeps_changes=False)
         self._pool = ConnectionPool(
             PostgresConnector(options),
             name=options.name,
@@ -96,6 +96,13 @@ class PostgresStore(RowStore):
         state = "closed" if self._pool.closed else "open"
         return f"<PostgresStore {self._options.name} {state}, {self.statistics()}>"
 
+    @property
+    def keeps_changes(self) -> bool:
+        """
+        Whether the database has the table and the column for changes beside rows.
+        """
+        return self._layout is not None and self._layout.keeps_changes
+
     async def run(self, begin: Callable[[], Script[T]], *, writes: bool, transaction: bool) -> T:
         """
         Run a script in a thread, in one hop. Cancelled, it may have been done.
@@ -109,7 +116,7 @@ class PostgresStore(RowStore):
 
     async def create_schema(self) -> None:
         """
-        Create the table and its index, if there is no such table. Cancelled, it may have been done.
+        Create what is missing of the tables. Cancelled, it may have been done.
 
         Raises:
             StoreUnavailable: the database cannot be used, or the table in it; the message says what to do.
@@ -169,12 +176,18 @@ class PostgresStore(RowStore):
         layout = self._layout or inspect(connection, self._options.schema, self._options.name)
         if layout is None:
             raise psycopg.errors.UndefinedTable("timelines")
-        self._layout = layout
+        if layout is not self._layout:
+            self._statements = Statements.of(self._options.schema, keeps_changes=layout.keeps_changes)
+            self._layout = layout
         return layout
 
     def _create(self, connection: Connection) -> None:
-        if inspect(connection, self._options.schema, self._options.name) is None:
+        layout = inspect(connection, self._options.schema, self._options.name)
+        if layout is None:
             create(connection, self._options.schema)
+        elif not layout.keeps_changes:
+            with suppress(psycopg.errors.InsufficientPrivilege):  # then each save writes its operation anew
+                create(connection, self._options.schema)
         self._find_layout(connection)
 
     def _run(self, begin: Callable[[], Script[T]], connection: Connection, *, transaction: bool) -> T:
