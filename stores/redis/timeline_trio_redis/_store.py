@@ -221,8 +221,7 @@ class RedisStore:
 
     async def _require_usable(self) -> None:  # noqa: ASYNC910 - what is sent then is the checkpoint
         # Decided before anything is sent: a forked child shares the parent's socket.
-        if os.getpid() != self._process:
-            await trio.lowlevel.checkpoint()
+        if os.getpid() != self._process:  # and there is perhaps no Trio any more in which to pass a checkpoint
             raise WrongProcess("store")
         if self._closed:
             await trio.lowlevel.checkpoint()

@@ -25,6 +25,10 @@ _SELECT_RECENT_HEADS: Final = """\
 SELECT id, version, created_at, updated_at FROM timelines
 WHERE updated_at > ? ORDER BY updated_at DESC, id DESC LIMIT ?
 """
+_SELECT_CHANGED_HEADS: Final = """\
+SELECT id, version, created_at, updated_at FROM timelines
+WHERE updated_at > ? AND updated_at <= ? ORDER BY updated_at DESC, id DESC LIMIT ?
+"""
 _INSERT: Final = """\
 INSERT INTO timelines (id, version, created_at, updated_at, payload) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING
@@ -70,8 +74,14 @@ class SQLiteDialect:
         """
         Answer `FetchRecentHeads`.
         """
-        after = max(-_GREATEST_INTEGER, min(after, _GREATEST_INTEGER))
-        rows = self._connection.execute(_SELECT_RECENT_HEADS, (after, min(limit, _GREATEST_INTEGER)))
+        rows = self._connection.execute(_SELECT_RECENT_HEADS, (_clamped(after), min(limit, _GREATEST_INTEGER)))
+        return [_head(*columns) for columns in rows]
+
+    def fetch_changed_heads(self, after: int, until: int, limit: int) -> list[RowHead]:
+        """
+        Return the heads of rows with `after < updated_at <= until`, by `updated_at` descending, at most `limit`.
+        """
+        rows = self._connection.execute(_SELECT_CHANGED_HEADS, (_clamped(after), _clamped(until), limit))
         return [_head(*columns) for columns in rows]
 
     def write_rows(self, writes: Sequence[RowWrite]) -> list[bool | StoreRejected]:
@@ -95,6 +105,10 @@ class SQLiteDialect:
             rejection = StoreRejected(write.id, "the document is larger than SQLite can hold in one row")
             rejection.__cause__ = error
             return rejection
+
+
+def _clamped(number: int) -> int:
+    return max(-_GREATEST_INTEGER, min(number, _GREATEST_INTEGER))
 
 
 def _statement_of(write: RowWrite) -> tuple[str, tuple[str | int, ...]]:

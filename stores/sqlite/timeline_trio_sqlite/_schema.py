@@ -14,15 +14,17 @@ if TYPE_CHECKING:
 SCHEMA: Final = """\
 CREATE TABLE IF NOT EXISTS timelines (
     id TEXT NOT NULL PRIMARY KEY,
-    payload TEXT NOT NULL,
     version INTEGER NOT NULL,
     created_at INTEGER NOT NULL,
-    updated_at INTEGER NOT NULL
+    updated_at INTEGER NOT NULL,
+    payload TEXT NOT NULL
 );
 CREATE INDEX IF NOT EXISTS timelines_updated ON timelines (updated_at, id);
 """
 """
 The DDL, for migrations of your own. Times are microseconds since the epoch, UTC: integers sort by time.
+
+The payload comes last: SQLite reads through all of a large value to get at the columns behind it.
 """
 
 _ID_COLLATION: Final = """\
