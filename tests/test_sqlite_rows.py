@@ -208,7 +208,8 @@ def test_number_beyond_64_bits_is_refused_by_the_dialect(connection: sqlite3.Con
 
 def _grow(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA max_page_count = 1")
-    connection.execute("INSERT INTO timelines VALUES ('a', ?, 1, 1, 1, NULL)", ("x" * 1_000_000,))
+    row = Row(id="a", payload="x" * 1_000_000, version=1, created_at=1, updated_at=1)
+    SQLiteDialect(connection).write_rows([InsertRow(row)])
 
 
 def _ask_for_a_missing_table(connection: sqlite3.Connection) -> None:
@@ -267,7 +268,7 @@ async def test_id_that_is_no_text_is_an_answer_and_the_others_go_on(
     store: SQLiteStore, sql: sqlite3.Connection
 ) -> None:
     await store.merge("good", update())
-    sql.execute("INSERT INTO timelines SELECT CAST(X'ff' AS TEXT), payload, 1, 1, updated_at, NULL FROM timelines")
+    sql.execute("INSERT INTO timelines SELECT CAST(X'ff' AS TEXT), 1, 1, updated_at, NULL, payload FROM timelines")
     sql.commit()
     answers = {answer.opid: type(answer) for answer in await store.latest(0, 10)}
     assert answers == {"good": Found, "\udcff": Unreadable}

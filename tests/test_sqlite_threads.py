@@ -19,6 +19,7 @@ import trio
 from timeline_trio import Config, DrainError, open_manager
 from timeline_trio.model import Stage, Update
 from timeline_trio.store import FetchHeads, Found, InsertRow, Row, StoreUnavailable, WriteRows
+from timeline_trio.testing import FaultyStore
 from timeline_trio_sqlite import SQLiteStore, open_sqlite
 from timeline_trio_sqlite._call import Abandoned, Call, Phase
 from timeline_trio_sqlite._pool import Pool
@@ -214,7 +215,8 @@ async def flush_in_the_end(manager: Manager) -> None:
 async def test_manager_goes_on_beside_a_stuck_thread_and_ends_by_its_deadline(store: SQLiteStore, gate: Gate) -> None:
     # B16
     config = Config(export_timeout=0.2, flush_interval=0.05, on_error=lambda _opid, _error: None)
-    async with open_manager(store, config=config) as manager:
+    # One who watches would ask the clock, too.
+    async with open_manager(FaultyStore(store, hide_watch=True), config=config) as manager:
         gate.closed = True
         manager.begin("op", "older", stage_id="s")
         await gate.wait_reached()

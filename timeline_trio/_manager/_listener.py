@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, final
 
 import trio
+from trio.lowlevel import enable_ki_protection
 
 from .._errors import StoreUnavailable
 from ._backoff import Backoff
@@ -65,6 +66,7 @@ class Listener:
         self._deferred: set[str] = set()
         self._busy = trio.Event()
 
+    @enable_ki_protection
     async def run(self) -> None:
         """
         Listen until cancelled.
@@ -115,6 +117,7 @@ class Listener:
         self._hint_load(change.opid)
         self._busy.set()
 
+    @enable_ki_protection
     async def _release(self) -> None:
         while True:
             await self._busy.wait()

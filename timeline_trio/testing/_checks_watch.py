@@ -53,7 +53,7 @@ async def _all_are_told(trial: Trial) -> None:
             await trial.store.merge("a", stages(stage("s")))
             expect((await _hear(others)).opid == "a", "the second one is told")
         await trial.store.merge("b", stages(stage("s")))
-        expect([(await _hear(changes)).opid, (await _hear(changes)).opid] == ["a", "b"], "the first one is told")
+        expect({(await _hear(changes)).opid, (await _hear(changes)).opid} == {"a", "b"}, "the first one is told")
 
 
 @promise("One who waits for a change can be cancelled, and misses none by that.", "watch")

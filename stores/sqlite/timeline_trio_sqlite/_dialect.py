@@ -35,6 +35,7 @@ _CHANGES: Final = """\
 SELECT id, version, payload FROM timeline_changes
 WHERE id = ? AND incarnation = ? AND version BETWEEN ? AND ? ORDER BY version
 """
+_CHANGED: Final = "WHERE updated_at > ? AND updated_at <= ? ORDER BY updated_at DESC, id DESC LIMIT ?"
 _INSERT: Final = """\
 INSERT INTO timelines (id, version, created_at, updated_at, payload) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING
@@ -90,9 +91,16 @@ class SQLiteDialect:
         """
         Answer `FetchRecentHeads`.
         """
-        after = max(-_GREATEST_INTEGER, min(after, _GREATEST_INTEGER))
         statement = f"SELECT {self._head} FROM timelines {_RECENT}"  # noqa: S608 - of our own parts, as all below
-        rows = self._connection.execute(statement, (after, min(limit, _GREATEST_INTEGER)))
+        rows = self._connection.execute(statement, (_clamped(after), min(limit, _GREATEST_INTEGER)))
+        return [_head(*columns) for columns in rows]
+
+    def fetch_changed_heads(self, after: int, until: int, limit: int) -> list[RowHead]:
+        """
+        Return the heads of rows with `after < updated_at <= until`, by `updated_at` descending, at most `limit`.
+        """
+        statement = f"SELECT {self._head} FROM timelines {_CHANGED}"  # noqa: S608
+        rows = self._connection.execute(statement, (_clamped(after), _clamped(until), limit))
         return [_head(*columns) for columns in rows]
 
     def fetch_changes(self, ranges: Sequence[ChangeRange]) -> list[ChangeRow]:
@@ -152,6 +160,10 @@ class SQLiteDialect:
                     raise RaceLost  # which rolls back what was deleted
                 run(_INSERT_CHANGE, (joined.id, joined.incarnation, joined.last, write.payload))
                 return True
+
+
+def _clamped(number: int) -> int:
+    return max(-_GREATEST_INTEGER, min(number, _GREATEST_INTEGER))
 
 
 def _step_of(write: ReplaceRow | AppendChange) -> tuple[int | str, ...]:

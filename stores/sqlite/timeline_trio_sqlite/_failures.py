@@ -4,6 +4,7 @@ What SQLite's errors mean: try again at once, the file needs attention, or never
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +23,14 @@ _ADVICE: Final = {
     sqlite3.SQLITE_IOERR: "cannot be read or written; check its disk",
     sqlite3.SQLITE_CORRUPT: "is damaged; restore it from a backup, or recover it with sqlite3's .recover",
     sqlite3.SQLITE_NOTADB: "is not an SQLite database; check the path",
+}
+
+_WATCH_ADVICE: Final = {
+    errno.ENOENT: "cannot be watched: it is not there, or was moved, deleted or replaced; watch again once it is there",
+    errno.EACCES: "cannot be watched; check the permissions of the file and of its folder",
+    errno.EMFILE: "cannot be watched; raise the sysctl fs.inotify.max_user_instances, or the limit of open files",
+    errno.ENFILE: "cannot be watched; raise the sysctl fs.file-max",
+    errno.ENOSPC: "cannot be watched; raise the sysctl fs.inotify.max_user_watches",
 }
 
 
@@ -57,4 +66,12 @@ def translate(error: sqlite3.Error, path: Path) -> Busy | StoreUnavailable:
     else:
         # SQLite's own text may quote what was stored, so it stays in the cause.
         problem = _ADVICE.get(code, "could not be used; the cause tells more")
+    return StoreUnavailable("", f"{str(path)!r} {problem}")
+
+
+def translate_watch(error: OSError, path: Path) -> StoreUnavailable:
+    """
+    Return what to raise instead of the error of one who watches the file, which becomes its cause.
+    """
+    problem = _WATCH_ADVICE.get(error.errno or 0, "cannot be watched; the cause tells more")
     return StoreUnavailable("", f"{str(path)!r} {problem}")

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 SCHEMA: Final = """\
 CREATE TABLE IF NOT EXISTS timelines (
     id TEXT NOT NULL PRIMARY KEY,
-    payload TEXT NOT NULL,
     version INTEGER NOT NULL,
     created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
-    folded INTEGER
+    folded INTEGER,
+    payload TEXT NOT NULL
 );
 CREATE INDEX IF NOT EXISTS timelines_updated ON timelines (updated_at, id);
 CREATE TABLE IF NOT EXISTS timeline_changes (
@@ -33,6 +33,7 @@ CREATE TABLE IF NOT EXISTS timeline_changes (
 The DDL, for migrations of your own. Times are microseconds since the epoch, UTC: integers sort by time.
 
 Without the second table and the column `folded`, each save writes its operation anew, however large that is.
+The payload comes last: SQLite reads through all of a large value to get at the columns behind it.
 """
 
 _ADD_FOLDED: Final = "ALTER TABLE timelines ADD COLUMN folded INTEGER"

@@ -6,23 +6,30 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
 import msgspec
 import trio
 
-from timeline_trio.store import RowStore, Script, run_script
+from timeline_trio import WrongProcess
+from timeline_trio.store import RowHead, RowStore, Script, run_script
 
+from ._bell import open_bell
 from ._dialect import SQLiteDialect, decode_text
 from ._failures import is_busy
 from ._pool import CLOSE_TIMEOUT, Pool
 from ._schema import check_collation, create_table, keeps_changes
+from ._watcher import MOST_HEADS, Watcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
     from pathlib import Path
 
+    from timeline_trio.store import Change
+
+    from ._bell import Bell
     from ._options import Options
 
 T = TypeVar("T")
@@ -41,6 +48,8 @@ class SQLiteStatistics(msgspec.Struct, frozen=True, kw_only=True):
         busy_retries: how many transactions were tried anew because another connection held a lock.
         idle_connections: connections that are open and not in use.
         running_threads: transactions that run, with those whose caller was cancelled and left.
+        watchers: how many are told of changes now.
+        asks: how many times these asked what has changed. It rests while nobody writes to the file.
     """
 
     merges: int
@@ -48,6 +57,8 @@ class SQLiteStatistics(msgspec.Struct, frozen=True, kw_only=True):
     busy_retries: int
     idle_connections: int
     running_threads: int
+    watchers: int
+    asks: int
 
 
 @final
@@ -58,10 +69,22 @@ class SQLiteStore(RowStore):
     Opened by `open_sqlite`, or by `timeline_trio.store.open_store` and a URL.
     """
 
-    def __init__(self, options: Options, *, clock: Callable[[], int] = time.time_ns, overlap: float = 1.0) -> None:
+    def __init__(
+        self,
+        options: Options,
+        *,
+        clock: Callable[[], int] = time.time_ns,
+        overlap: float = 1.0,
+        open_bell: Callable[[Path], Bell] = open_bell,
+    ) -> None:
         super().__init__(clock=clock, overlap=overlap)
         self._options = options
         self._keeps_changes = False  # nobody has looked yet
+        self._wall_clock = clock
+        self._watch_overlap = int(overlap * 1e6)  # microseconds
+        self._open_bell = open_bell
+        self._watchers: set[Watcher] = set()
+        self._asks = 0
         # Immediate: a transaction that reads first and asks for the write lock later fails at once, without
         # waiting.
         self._writer = Pool(options.path, self._connect_writer, begin="BEGIN IMMEDIATE", size=1)
@@ -107,9 +130,42 @@ class SQLiteStore(RowStore):
         """
         await self._writer.run(create_table)
 
+    @asynccontextmanager
+    async def watch(self) -> AsyncGenerator[AsyncIterator[Change]]:
+        """
+        Hear of changes until the end of the block: of those that are committed, by any process, once it is entered.
+
+        Some may never come: more than a thousand operations that change at once, and those of a writer whose clock
+        differs from this one's by more than `overlap`. One who comes late for the next change is told of each operation
+        once.
+
+        Cancelled, a step of the iterator loses nothing.
+
+        Raises:
+            StoreUnavailable: on entering, or at any step; the file is gone, or cannot be read or watched, or the store
+                was closed. The message says what to do.
+            WrongProcess: this process was forked from the one that opened the store.
+        """
+        if self._readers.foreign:
+            raise WrongProcess("store")
+        watcher = Watcher(
+            self._options.path,
+            open_bell=self._open_bell,
+            fetch=self._fetch_changed_heads,
+            clock=self._wall_clock,
+            overlap=self._watch_overlap,
+        )
+        self._watchers.add(watcher)
+        try:
+            await watcher.open()
+            yield watcher
+        finally:
+            self._watchers.discard(watcher)
+            watcher.close()
+
     async def aclose(self) -> None:
         """
-        Close all connections. Again, it does nothing more; cancelled, it still closes them.
+        Close all connections, and end whatever watches. Again, it does nothing more; cancelled, it still closes them.
 
         A transaction that runs closes its own when it ends, which is waited for, for 2 seconds at most. In a forked
         child it does nothing: the connections are the parent's.
@@ -117,6 +173,8 @@ class SQLiteStore(RowStore):
         if self._writer.foreign:
             await trio.lowlevel.checkpoint()
             return
+        for watcher in self._watchers:
+            watcher.end()
         # Shielded, since connections left open are open files, and bounded, since a disk may hang: the thread
         # then goes on by itself.
         with trio.CancelScope(shield=True, deadline=trio.current_time() + 2 * CLOSE_TIMEOUT):
@@ -134,6 +192,16 @@ class SQLiteStore(RowStore):
             busy_retries=sum(pool.busy for pool in pools),
             idle_connections=sum(pool.idle for pool in pools),
             running_threads=sum(pool.running for pool in pools),
+            watchers=len(self._watchers),
+            asks=self._asks,
+        )
+
+    async def _fetch_changed_heads(self, after: int, until: int) -> list[RowHead]:
+        self._asks += 1
+        return await self._readers.run(
+            lambda connection: SQLiteDialect(connection, keeps_changes=False).fetch_changed_heads(
+                after, until, MOST_HEADS
+            )
         )
 
     def _run(self, begin: Callable[[], Script[T]], connection: sqlite3.Connection) -> T:
