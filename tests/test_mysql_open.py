@@ -147,7 +147,7 @@ async def test_schema_is_made_once_and_makes_the_table(mysql_server: MySQLServer
     await ask(mysql_server, SCHEMA, mysql_url)
     async with opening(mysql_url):
         pass
-    assert await ask(mysql_server, "SHOW TABLES", mysql_url) == [["timelines"]]
+    assert await ask(mysql_server, "SHOW TABLES", mysql_url) == [["timeline_changes"], ["timelines"]]
     assert SCHEMA.replace("IF NOT EXISTS ", "").strip() in PAGE.read_text(encoding="utf-8").replace(
         "IF NOT EXISTS ", ""
     )

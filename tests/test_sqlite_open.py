@@ -113,6 +113,7 @@ async def test_schema_is_that_of_the_documentation(tmp_path: Path) -> None:
         connection.executescript(SCHEMA)
     assert [text.split("(")[0].strip() for text in made] == [
         "CREATE INDEX timelines_updated ON timelines",
+        "CREATE TABLE timeline_changes",
         "CREATE TABLE timelines",
     ]
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ROW_LIMIT: Final = 64 * 1024  # characters of a payload beyond which a row is not written anew
 JOIN_EVERY: Final = 64  # versions
-JOINED_LIMIT: Final = 1024 * 1024  # characters of a joined change, below the smallest packet limit in use
+JOINED_LIMIT: Final = 1_000_000  # bytes of a joined change, below the smallest packet limit in use
 _MOST_FOLDS: Final = 4_096
 
 
@@ -140,13 +140,14 @@ def _runs(changes: Sequence[ChangeRow]) -> list[list[ChangeRow]]:
     Return neighbours that are not too large together, where there are several.
     """
     runs: list[list[ChangeRow]] = []
-    size = JOINED_LIMIT + 1
+    total = JOINED_LIMIT
     for change in changes:
-        size += len(change.payload)
-        if size > JOINED_LIMIT:
+        size = len(change.payload.encode())
+        if total + size > JOINED_LIMIT:
             runs.append([])
-            size = len(change.payload)
+            total = 0
         runs[-1].append(change)
+        total += size
     return [run for run in runs if len(run) > 1]
 
 

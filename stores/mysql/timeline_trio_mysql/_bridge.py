@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 import trio
+from trio.lowlevel import enable_ki_protection
 
 from timeline_trio.model import InvalidValue
 from timeline_trio.store import StoreUnavailable
@@ -44,7 +45,15 @@ class _Loop(Protocol):
     def set_exception_handler(self, handler: Callable[[object, dict[str, object]], None]) -> None: ...
 
 
+class _LoopType(Protocol):
+    def _main_loop(self) -> object: ...
+
+    def _io_task(self) -> object: ...
+
+
 class _TrioAsyncio(Protocol):
+    TrioEventLoop: type[_LoopType]
+
     def open_loop(self) -> AbstractAsyncContextManager[_Loop]: ...
 
 
@@ -132,17 +141,54 @@ async def open_bridge() -> AsyncGenerator[Bridge]:
     Raises:
         InvalidValue: this Python is too new for trio-asyncio.
     """
+    own = _OwnLoop(_import_trio_asyncio())
     raised: BaseException | None = None
-    async with _import_trio_asyncio().open_loop() as loop:
-        loop.set_exception_handler(_log_failure)
-        loop.getaddrinfo = partial(_resolve, loop)
-        # The loop's nurseries would wrap it in two groups, which could not be told from those of the block's own.
-        try:
-            yield Bridge(loop)
-        except BaseException as error:  # noqa: ASYNC103, BLE001 - raised again below
-            raised = error
+    try:
+        async with trio.open_nursery(strict_exception_groups=True) as nursery:
+            try:
+                nursery.start_soon(own.run)
+                await own.ready.wait()
+                yield own.bridge
+            except BaseException as error:  # noqa: ASYNC103, BLE001 - raised again below, without this nursery's group
+                raised = error
+            finally:
+                own.ended.set()
+    except BaseExceptionGroup as group:
+        if raised is None:
+            if len(group.exceptions) != 1:
+                raise
+            raised = group.exceptions[0]  # Ctrl-C, or a cancellation, while the loop was opened or closed
     if raised is not None:
         raise raised
+
+
+class _OwnLoop:
+    """
+    An event loop in a task of its own, shielded and protected from Ctrl-C.
+
+    One in the middle of the loop's own code would end it by half, while who waits for it cannot be cancelled: the
+    program would hang.
+    """
+
+    bridge: Bridge
+
+    def __init__(self, module: _TrioAsyncio) -> None:
+        self._module = module
+        self.ready = trio.Event()
+        self.ended = trio.Event()
+
+    @enable_ki_protection
+    async def run(self) -> None:
+        # What the frames of these tasks call is protected by them.
+        enable_ki_protection(self._module.TrioEventLoop._main_loop)  # noqa: SLF001 - nothing public protects it
+        enable_ki_protection(self._module.TrioEventLoop._io_task)  # noqa: SLF001
+        with trio.CancelScope(shield=True):
+            async with self._module.open_loop() as loop:
+                loop.set_exception_handler(_log_failure)
+                loop.getaddrinfo = partial(_resolve, loop)
+                self.bridge = Bridge(loop)
+                self.ready.set()
+                await self.ended.wait()
 
 
 def _import_trio_asyncio() -> _TrioAsyncio:

@@ -40,6 +40,9 @@ _LOST: Final = frozenset(
 )
 # The server has become a replica: others of its name may serve, by a new connection.
 _READ_ONLY: Final = frozenset((1290, 1792, 1836))
+_FORBIDDEN: Final = frozenset((1044, 1142, 1143, 1227))
+_UNCHANGEABLE: Final = _FORBIDDEN | _READ_ONLY | {1060, 1205}  # another one was first, or the table is in use
+_MOVED: Final = frozenset((1054, 1146))  # no column, no table
 _FIRST_CLIENT_CODE: Final = 2000
 _FIRST_SERVER_CODE: Final = 1000
 _LATER_SERVER_CODES: Final = 3000
@@ -64,11 +67,13 @@ _ADVICE: Final = {
     1045: "refuses the user; check its name and password, and add ssl=true if it may come by TLS only",
     1046: "is reached without a database; name one",
     1049: "does not have the database; create it, or check the name",
-    1054: "has a table 'timelines' without a column that it needs; compare it with timeline_trio_mysql.SCHEMA",
+    1054: "has a table without a column that it needs; compare 'timelines' and 'timeline_changes' with "
+    "timeline_trio_mysql.SCHEMA",
     1114: "cannot grow; free some space on its disk",
-    1142: "refuses access to the table; run: GRANT SELECT, INSERT, UPDATE ON timelines TO the user",
+    1142: "refuses access to the table; run: GRANT SELECT, INSERT, UPDATE ON timelines TO the user, and GRANT SELECT, "
+    "INSERT, DELETE ON timeline_changes TO the user",
     1143: "refuses access to a column; run: GRANT SELECT, INSERT, UPDATE ON timelines TO the user",
-    1146: "has no table 'timelines'; call create_schema() once, or open it with create=True",
+    1146: "has no table 'timelines', or no 'timeline_changes'; call create_schema() once, or open it with create=True",
     PACKET_TOO_LARGE: "has lowered max_allowed_packet; the next connection takes it into account",
     1203: "has no connection left for the user; lower pool_size, or raise max_user_connections",
     1226: "has no connection left for the user; lower pool_size, or raise the user's limits",
@@ -107,6 +112,34 @@ def is_lost(error: MySQLError) -> bool:
     Tell whether the session is gone, so that another one may do better.
     """
     return code_of(error) in _LOST
+
+
+def is_forbidden(error: MySQLError) -> bool:
+    """
+    Tell whether the account may not do that.
+    """
+    return code_of(error) in _FORBIDDEN
+
+
+def is_read_only(error: MySQLError) -> bool:
+    """
+    Tell whether nobody may write there now.
+    """
+    return code_of(error) in _READ_ONLY
+
+
+def is_unchangeable(error: MySQLError) -> bool:
+    """
+    Tell whether a table cannot be altered now, and can be used as it is.
+    """
+    return code_of(error) in _UNCHANGEABLE
+
+
+def has_moved(error: MySQLError) -> bool:
+    """
+    Tell whether the tables are not what they were.
+    """
+    return code_of(error) in _MOVED
 
 
 def is_spent(error: MySQLError) -> bool:

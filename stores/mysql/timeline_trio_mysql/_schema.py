@@ -1,49 +1,71 @@
 """
-The table that documents are kept in, and what of a table made by others would lose or mix them up.
+The tables that documents are kept in, and what of tables made by others would lose or mix them up.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
 
 from timeline_trio.store import StoreUnavailable
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+Rows = Sequence[Sequence[object]]
 
 SCHEMA: Final = """\
 CREATE TABLE IF NOT EXISTS timelines (
     id VARCHAR(191) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
-    payload LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL /*M! CHECK (JSON_VALID(payload)) */,
     version BIGINT NOT NULL,
     created_at DATETIME(6) NOT NULL,
     updated_at DATETIME(6) NOT NULL,
+    folded BIGINT NULL,
+    payload LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL /*M! CHECK (JSON_VALID(payload)) */,
     INDEX timelines_updated (updated_at, id)
-) ENGINE = InnoDB
+) ENGINE = InnoDB;
+CREATE TABLE IF NOT EXISTS timeline_changes (
+    id VARCHAR(191) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    incarnation BIGINT NOT NULL,
+    version BIGINT NOT NULL,
+    payload LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    PRIMARY KEY (id, incarnation, version)
+) ENGINE = InnoDB;
 """
 """
-The DDL, one statement, for migrations of your own. Times are UTC.
+The DDL, two statements, for migrations of your own. Times are UTC.
+
+Without the second table and the column `folded`, each save writes its operation anew, however large that is.
 
 Only MariaDB reads the CHECK, to whose JSON type the column then is equal. Oracle's JSON_VALID takes no number beyond a
 double's, and would refuse documents that the column keeps.
 """
 
-SELECT_COLUMNS: Final = """\
+STATEMENTS: Final = tuple(statement for statement in SCHEMA.split(";\n") if statement)
+ADDITIONS: Final = (STATEMENTS[1], "ALTER TABLE timelines ADD COLUMN folded BIGINT NULL")  # to an older table
+
+# One table each: by several names at once, MariaDB looks through all tables of the database.
+_SELECT_COLUMNS: Final = """\
 SELECT LOWER(columns.column_name), LOWER(columns.data_type), columns.character_maximum_length,
     columns.character_set_name, columns.collation_name, columns.datetime_precision
 FROM information_schema.columns AS columns
-WHERE columns.table_schema = DATABASE() AND columns.table_name = 'timelines'
+WHERE columns.table_schema = DATABASE() AND columns.table_name = '{}'
 """
-SELECT_ENGINE: Final = """\
+_SELECT_ENGINE: Final = """\
 SELECT tables.engine FROM information_schema.tables AS tables
-WHERE tables.table_schema = DATABASE() AND tables.table_name = 'timelines'
+WHERE tables.table_schema = DATABASE() AND tables.table_name = '{}'
 """
-SELECT_KEY: Final = """\
+_SELECT_KEY: Final = """\
 SELECT LOWER(parts.column_name), parts.sub_part FROM information_schema.statistics AS parts
-WHERE parts.table_schema = DATABASE() AND parts.table_name = 'timelines' AND parts.index_name = 'PRIMARY'
+WHERE parts.table_schema = DATABASE() AND parts.table_name = '{}' AND parts.index_name = 'PRIMARY'
+ORDER BY parts.seq_in_index
 """
+TRY_FOLDED: Final = "SELECT folded FROM timelines WHERE id = ''"  # ten times faster than to ask information_schema
+# They fail for an account that may not add or remove changes, and change nothing.
+TRY_INSERT: Final = """\
+INSERT INTO timeline_changes (id, incarnation, version, payload)
+SELECT id, incarnation, version, payload FROM timeline_changes WHERE id = ''
+"""
+TRY_DELETE: Final = "DELETE FROM timeline_changes WHERE id = ''"
 
 _ID_LENGTH: Final = 191
 _BINARY_COLLATIONS: Final = frozenset(("utf8mb4_bin", "utf8mb4_nopad_bin", "utf8mb4_0900_bin"))
@@ -59,6 +81,9 @@ _MODIFY_PAYLOAD: Final = (
     "/*M! CHECK (JSON_VALID(payload)) */"
 )
 LOSSLESS_PAYLOAD: Final = f"{_MODIFY_PAYLOAD};"
+LOSSLESS_CHANGES: Final = (
+    "ALTER TABLE timeline_changes MODIFY payload LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL;"
+)
 _MODIFY_TIMES: Final = (
     "ALTER TABLE timelines MODIFY created_at DATETIME(6) NOT NULL, MODIFY updated_at DATETIME(6) NOT NULL"
 )
@@ -76,42 +101,67 @@ class Column(msgspec.Struct, frozen=True):
     precision: int
 
 
-class Table(msgspec.Struct, frozen=True):
+class Table(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What the store must know of its table.
+    What the store must know of its tables.
 
     Attributes:
         is_binary_json: whether payloads are kept as MySQL's binary JSON, which bends some numbers.
+        has_folds: whether a row may say that it has changes beside it.
+        keeps_changes: whether there is a place for these.
+        has_binary_changes: whether that place keeps them as binary JSON.
     """
 
     is_binary_json: bool
+    has_folds: bool = False
+    keeps_changes: bool = False
+    has_binary_changes: bool = False
 
 
-def read_columns(rows: Sequence[Sequence[object]]) -> dict[str, Column]:
+class Definition(msgspec.Struct, frozen=True):
     """
-    Return the columns of the table by name, from the answer to `SELECT_COLUMNS`; none if there is no table.
+    What information_schema tells of a table; nothing if there is none, or none that the account may see.
     """
-    return {
-        _text(name): Column(_text(type_), _number(length), _text(charset), _text(collation), _number(precision))
-        for name, type_, length, charset, collation, precision in rows
-    }
+
+    columns: Mapping[str, Column]
+    engine: str
+    key: Sequence[tuple[str, object]]
 
 
-def check_table(
-    columns: Mapping[str, Column], engines: Sequence[Sequence[object]], key: Sequence[Sequence[object]], name: str
-) -> Table:
+def questions_about(table: str) -> tuple[str, str, str]:
     """
-    Refuse a table that would mix operations up, or lose some of what is stored.
+    Return the queries whose answers `read_definition` takes.
+    """
+    return _SELECT_COLUMNS.format(table), _SELECT_ENGINE.format(table), _SELECT_KEY.format(table)
+
+
+def read_definition(columns: Rows, engines: Rows, key: Rows) -> Definition:
+    """
+    Return what the answers tell.
+    """
+    return Definition(
+        {
+            _text(name): Column(_text(type_), _number(length), _text(charset), _text(collation), _number(precision))
+            for name, type_, length, charset, collation, precision in columns
+        },
+        _text(engines[0][0]) if engines else "",
+        [(_text(column), part) for column, part in key],
+    )
+
+
+def check_table(timelines: Definition, changes: Definition, name: str) -> Table:
+    """
+    Refuse a table that would mix operations up, or lose some of what is stored. Go on without one for changes.
 
     Args:
-        columns: its columns.
-        engines: the answer to `SELECT_ENGINE`.
-        key: the answer to `SELECT_KEY`.
+        timelines: the table of rows.
+        changes: the table of changes.
         name: what messages call the database.
 
     Raises:
         StoreUnavailable: with the statement to run.
     """
+    columns = timelines.columns
     if not columns:
         raise StoreUnavailable(
             "", f"{name} has no table 'timelines'; call create_schema() once, or open it with create=True"
@@ -124,14 +174,33 @@ def check_table(
         )
     for problem, remedy in (
         (_problem_of_id(columns["id"]), _MODIFY_ID),
-        (_problem_of_key(key), _MODIFY_ID if key else "ALTER TABLE timelines ADD PRIMARY KEY (id)"),
+        (_problem_of_key(timelines.key), _MODIFY_ID if timelines.key else "ALTER TABLE timelines ADD PRIMARY KEY (id)"),
         (_problem_of_payload(columns["payload"]), _MODIFY_PAYLOAD),
         (_problem_of_times(columns["created_at"], columns["updated_at"]), _MODIFY_TIMES),
-        (_problem_of_engine(engines), "ALTER TABLE timelines ENGINE = InnoDB"),
+        (_problem_of_engine(timelines.engine), "ALTER TABLE timelines ENGINE = InnoDB"),
     ):
         if problem:
             raise StoreUnavailable("", f"{name}: {problem}; run: {remedy};")
-    return Table(is_binary_json=columns["payload"].type == "json")
+    has_folds = "folded" in columns
+    keeps_changes = has_folds and _can_keep_changes(changes)
+    return Table(
+        is_binary_json=columns["payload"].type == "json",
+        has_folds=has_folds,
+        keeps_changes=keeps_changes,
+        has_binary_changes=keeps_changes and changes.columns["payload"].type == "json",
+    )
+
+
+def _can_keep_changes(changes: Definition) -> bool:
+    columns = changes.columns
+    return (
+        {"id", "incarnation", "version", "payload"} <= columns.keys()
+        and not _problem_of_id(columns["id"])
+        and columns["incarnation"].type == columns["version"].type == "bigint"
+        and not _problem_of_payload(columns["payload"])
+        and not _problem_of_engine(changes.engine)
+        and changes.key == [("id", None), ("incarnation", None), ("version", None)]
+    )
 
 
 def _problem_of_id(column: Column) -> str:
@@ -143,8 +212,8 @@ def _problem_of_id(column: Column) -> str:
     return ""
 
 
-def _problem_of_key(key: Sequence[Sequence[object]]) -> str:
-    if [tuple(part) for part in key] != [("id", None)]:
+def _problem_of_key(key: Sequence[tuple[str, object]]) -> str:
+    if key != [("id", None)]:
         return "the primary key of timelines is not the id alone, so that an operation could have several rows"
     return ""
 
@@ -162,8 +231,7 @@ def _problem_of_times(*columns: Column) -> str:
     return "timelines.created_at and updated_at do not both keep microseconds as they are"
 
 
-def _problem_of_engine(engines: Sequence[Sequence[object]]) -> str:
-    engine = _text(engines[0][0]) if engines else ""
+def _problem_of_engine(engine: str) -> str:
     return "" if engine.lower() in _ENGINES else f"the table timelines has the engine {engine}, without transactions"
 
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
+import msgspec
+
 from ._driver import MySQLError, is_idle, transport_of
-from ._failures import is_spent
-from ._schema import SELECT_COLUMNS, SELECT_ENGINE, SELECT_KEY, check_table, read_columns
+from ._failures import has_moved, is_forbidden, is_read_only, is_spent, is_unchangeable
+from ._schema import ADDITIONS, TRY_DELETE, TRY_FOLDED, TRY_INSERT, check_table, questions_about, read_definition
 from ._wire import lay_wire
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ._driver import Connection, Result, Statement
-    from ._schema import Table
+    from ._schema import Definition, Table
     from ._wire import Wire
 
 _LOCK_WAIT: Final = 3  # seconds
@@ -30,6 +32,7 @@ _SETTINGS: Final = (
 # Each statement of a transaction sees what was committed last, and the gaps between ids are not locked: writers of new
 # neighbours do not deadlock.
 _ISOLATION: Final = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+_SELECT_PATIENCE: Final = "SELECT @@SESSION.lock_wait_timeout"
 _SELECT_LIMIT: Final = "SELECT @@max_allowed_packet"
 
 
@@ -101,22 +104,42 @@ class Session:
 
     async def find_table(self) -> Table:
         """
-        Return what the store must know of its table; asked for once in a session.
+        Return what the store must know of its tables; asked for once in a session.
 
         Raises:
             StoreUnavailable: there is none, or it would lose or mix up documents; with what to run.
         """
-        if self._table is None:
-            columns = read_columns(await self._ask(SELECT_COLUMNS))
-            engines, key = await self._ask(SELECT_ENGINE), await self._ask(SELECT_KEY)
-            self._table = check_table(columns, engines, key, self._name)
+        # A migration may be made while we run: whoever knew nothing of a row's changes would write over them.
+        if self._table is None or (not self._table.has_folds and await self._has_folds()):
+            timelines = await self._find_definition("timelines")
+            table = check_table(timelines, await self._find_definition("timeline_changes"), self._name)
+            if table.keeps_changes and not await self._may_keep_changes():
+                table = msgspec.structs.replace(table, keeps_changes=False)
+            self._table = table
         return self._table  # noqa: ASYNC910 - asyncio's
 
     async def has_table(self) -> bool:
         """
         Tell whether there is a table of that name.
         """
-        return bool(await self._ask(SELECT_ENGINE))
+        return bool((await self._find_definition("timelines")).engine)
+
+    async def migrate(self) -> None:
+        """
+        Add what is missing to tables that are there; nothing, where that cannot be done now.
+        """
+        ((patience,),) = await self._ask(_SELECT_PATIENCE)
+        # Whoever uses the table after us waits behind us.
+        await self.define(f"SET SESSION lock_wait_timeout = {_LOCK_WAIT}")
+        try:
+            for statement in ADDITIONS:
+                await self.define(statement)
+        except MySQLError as error:
+            if not is_unchangeable(error):
+                raise
+        finally:
+            await self.define(f"SET SESSION lock_wait_timeout = {patience}")  # noqa: ASYNC102 - asyncio's
+            self._table = None
 
     async def define(self, statement: str) -> None:
         """
@@ -151,10 +174,18 @@ class Session:
         """
         await self._connection.commit()
 
+    async def rollback(self) -> None:
+        """
+        Undo the transaction.
+        """
+        await self._connection.rollback()
+
     async def recover(self, error: Exception) -> None:  # noqa: ASYNC910 - asyncio's
         """
         Leave the transaction that failed, if one is open, so that the session may serve the next caller.
         """
+        if isinstance(error, MySQLError) and has_moved(error):
+            self._table = None
         if isinstance(error, MySQLError) and is_spent(error):
             self._is_doubtful = True
         elif self._connection.get_transaction_status():
@@ -187,3 +218,27 @@ class Session:
         rows = (await prepared.execute()).rows or ()
         await prepared.close()
         return rows
+
+    async def _find_definition(self, table: str) -> Definition:
+        columns, engines, key = [await self._ask(question) for question in questions_about(table)]
+        return read_definition(columns, engines, key)  # noqa: ASYNC910 - asyncio's
+
+    async def _has_folds(self) -> bool:
+        try:
+            await self._connection.query(TRY_FOLDED)
+        except MySQLError as error:
+            if not has_moved(error):
+                raise
+            return False  # noqa: ASYNC910 - asyncio's, as is the next
+        return True  # noqa: ASYNC910
+
+    async def _may_keep_changes(self) -> bool:
+        try:
+            for statement in (TRY_INSERT, TRY_DELETE):
+                await self._connection.query(statement)
+        except MySQLError as error:
+            if is_forbidden(error):
+                return False  # noqa: ASYNC910 - asyncio's, as is the next
+            if not is_read_only(error):
+                raise
+        return True  # noqa: ASYNC910

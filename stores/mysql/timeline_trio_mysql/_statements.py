@@ -17,16 +17,22 @@ T = TypeVar("T")
 
 ROWS_PER_STATEMENT: Final = 64  # a power of two
 
-REPLACE: Final = """\
-UPDATE timelines SET
-    payload = ?,
+_STEP: Final = """\
     version = version + 1,
     updated_at = CASE WHEN updated_at BETWEEN ? AND ? THEN updated_at + INTERVAL 1 MICROSECOND ELSE ? END
 WHERE id = ? AND created_at = ? AND version = ?
 """
-SELECT_RECENT_HEADS: Final = """\
-SELECT id, version, created_at, updated_at FROM timelines
-WHERE updated_at > ? ORDER BY updated_at DESC, id DESC LIMIT ?
+REPLACE: Final = f"UPDATE timelines SET payload = ?,\n{_STEP}"  # noqa: S608 - of our own parts, as are the next two
+REPLACE_UNFOLDED: Final = f"{REPLACE} AND folded IS NULL"
+FOLD: Final = f"UPDATE timelines SET folded = ?,\n{_STEP} AND folded IS NULL"  # noqa: S608
+STEP_FOLDED: Final = f"UPDATE timelines SET folded = ?,\n{_STEP} AND folded = ?"  # noqa: S608
+# One round trip instead of a transaction, for an operation that has left no changes behind, as hardly one ever has.
+INSERT_WHERE_NO_CHANGES: Final = """\
+INSERT INTO timelines (id, version, created_at, updated_at, payload)
+SELECT ?, ?, ?, ?, ? FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM timeline_changes WHERE id = ?)
+"""
+DELETE_RANGE: Final = """\
+DELETE FROM timeline_changes WHERE id = ? AND incarnation = ? AND version BETWEEN ? AND ?
 """
 
 
@@ -63,20 +69,45 @@ def powers_of(count: int) -> Iterator[int]:
 
 
 @cache
-def select_heads(count: int, *, lock: bool = False) -> str:
+def select_recent_heads(*, folds: bool) -> str:
     """
-    Select heads by `count` ids. Rows are locked in the order of their ids, so that nobody waits in a circle.
+    Select the heads that changed after a time, at most so many.
     """
-    return f"SELECT id, version, created_at, updated_at FROM timelines WHERE id IN ({_marks(count)}){_order(lock=lock)}"  # noqa: S608 - marks
+    return (
+        f"SELECT {_head(folds=folds)} FROM timelines "  # noqa: S608 - of our own parts, as all below
+        "WHERE updated_at > ? ORDER BY updated_at DESC, id DESC LIMIT ?"
+    )
 
 
 @cache
-def select_rows(count: int, *, lock: bool = False) -> str:
+def select_heads(count: int, *, folds: bool, lock: bool = False) -> str:
+    """
+    Select heads by `count` ids. Rows are locked in the order of their ids, so that nobody waits in a circle.
+
+    Args:
+        count: a power of two.
+        folds: whether the table has the column `folded`.
+        lock: whether to lock.
+    """
+    return f"SELECT {_head(folds=folds)} FROM timelines WHERE id IN ({_marks(count)}){_order(lock=lock)}"  # noqa: S608
+
+
+@cache
+def select_rows(count: int, *, folds: bool, lock: bool = False) -> str:
     """
     Select rows by `count` ids, locked in the order of their ids if they are to be.
     """
-    columns = "id, version, created_at, updated_at, payload"
-    return f"SELECT {columns} FROM timelines WHERE id IN ({_marks(count)}){_order(lock=lock)}"  # noqa: S608 - marks
+    columns = f"{_head(folds=folds)}, payload"
+    return f"SELECT {columns} FROM timelines WHERE id IN ({_marks(count)}){_order(lock=lock)}"  # noqa: S608
+
+
+@cache
+def select_changes(count: int) -> str:
+    """
+    Select changes by `count` ranges, those of one operation by version.
+    """
+    ranges = " OR ".join(["(id = ? AND incarnation = ? AND version BETWEEN ? AND ?)"] * count)
+    return f"SELECT id, version, payload FROM timeline_changes WHERE {ranges} ORDER BY id, incarnation, version"  # noqa: S608
 
 
 @cache
@@ -85,11 +116,28 @@ def insert_rows(count: int) -> str:
     Insert `count` rows, all or none.
     """
     rows = ", ".join([f"({_marks(5)})"] * count)
-    return f"INSERT INTO timelines (id, version, created_at, updated_at, payload) VALUES {rows}"  # noqa: S608 - marks
+    return f"INSERT INTO timelines (id, version, created_at, updated_at, payload) VALUES {rows}"  # noqa: S608
 
 
 @cache
-def replace_rows(count: int) -> str:
+def insert_changes(count: int) -> str:
+    """
+    Insert `count` changes, all or none.
+    """
+    changes = ", ".join([f"({_marks(4)})"] * count)
+    return f"INSERT INTO timeline_changes (id, incarnation, version, payload) VALUES {changes}"  # noqa: S608
+
+
+@cache
+def delete_changes(count: int) -> str:
+    """
+    Delete all changes of `count` ids.
+    """
+    return f"DELETE FROM timeline_changes WHERE id IN ({_marks(count)})"  # noqa: S608
+
+
+@cache
+def replace_rows(count: int, *, folds: bool) -> str:
     """
     Replace `count` rows that the transaction has locked: by payloads, by update times, then the ids of all.
 
@@ -97,11 +145,29 @@ def replace_rows(count: int) -> str:
     as a text of several statements, which also needs each value escaped and is slower. A payload and a time are given
     as id, value pairs.
     """
+    return _step_rows("payload", count) + (" AND folded IS NULL" if folds else "")
+
+
+@cache
+def step_rows(count: int) -> str:
+    """
+    Step `count` rows that the transaction has locked, and whose changes it has inserted.
+
+    By the versions that they are folded at, by update times, then the ids of all; the first two as in `replace_rows`.
+    """
+    return _step_rows("folded", count)
+
+
+def _step_rows(column: str, count: int) -> str:
     cases = f"CASE id {' '.join(['WHEN ? THEN ?'] * count)} END"
     return (
-        f"UPDATE timelines SET payload = {cases}, version = version + 1, updated_at = {cases} "  # noqa: S608 - marks
+        f"UPDATE timelines SET {column} = {cases}, version = version + 1, updated_at = {cases} "  # noqa: S608
         f"WHERE id IN ({_marks(count)})"
     )
+
+
+def _head(*, folds: bool) -> str:
+    return f"id, version, created_at, updated_at, {'folded' if folds else 'NULL'}"
 
 
 def _marks(count: int) -> str:

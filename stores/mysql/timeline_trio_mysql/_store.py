@@ -1,12 +1,13 @@
 """
-The store: rows in a table of MySQL or MariaDB, which any number of machines share.
+The store: rows in tables of MySQL or MariaDB, which any number of machines share.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, final
+from typing import TYPE_CHECKING, Final, TypeVar, final
 
 import msgspec
 
@@ -15,16 +16,19 @@ from timeline_trio.store import PoolStatistics, RowStore, Script, run_script_asy
 from ._dialect import MySQLDialect
 from ._driver import MySQLError
 from ._failures import translate
-from ._schema import SCHEMA
+from ._schema import STATEMENTS
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Coroutine
 
     from ._connections import Connections
+    from ._schema import Table
     from ._session import Session
 
 T = TypeVar("T")
+
+_logger: Final = logging.getLogger("timeline_trio_mysql")
 
 
 class MySQLStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +49,7 @@ class MySQLStatistics(msgspec.Struct, frozen=True, kw_only=True):
 @final
 class MySQLStore(RowStore):
     """
-    Keeps one row an operation in a table of MySQL or MariaDB.
+    Keeps one row an operation in a table of MySQL or MariaDB, and the changes of large ones beside them.
 
     Opened by `open_mysql` or `open_mysql_on`, or by `timeline_trio.store.open_store` and a URL.
     """
@@ -55,9 +59,18 @@ class MySQLStore(RowStore):
     ) -> None:
         super().__init__(clock=clock, overlap=overlap)
         self._connections = connections
+        self._keeps_changes = False  # nobody has looked yet
+        self._has_warned = False
 
     def __repr__(self) -> str:
         return f"<MySQLStore of {self._connections.name}, {self.statistics()}>"
+
+    @property
+    def keeps_changes(self) -> bool:
+        """
+        Whether the database has the table and the column for changes beside rows, and the account may use them.
+        """
+        return self._keeps_changes
 
     async def run(self, begin: Callable[[], Script[T]], *, writes: bool, transaction: bool) -> T:
         """
@@ -71,18 +84,28 @@ class MySQLStore(RowStore):
             RaceLost: start the script anew.
             StoreUnavailable: the server cannot be used, or the table; the message says what to do.
         """
-        del writes
-        return await self._run(partial(_run_script, begin=begin, transaction=transaction))
+        result = await self._run(partial(_run_script, begin=begin, transaction=transaction, note=self._note))
+        if writes and not self._keeps_changes and not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "%s has no place for the changes of large operations: each save writes its operation anew. Call "
+                "create_schema() as a user who may alter the table, and GRANT SELECT, INSERT, DELETE ON "
+                "timeline_changes.",
+                self._connections.name,
+            )
+        return result
 
     async def create_schema(self) -> None:
         """
-        Create the table, if it is not there. Cancelled, it may have been done.
+        Create what is missing of the tables. Cancelled, it may have been done.
+
+        A table of an older version that cannot be altered, or not within a few seconds, is used as it is.
 
         Raises:
-            StoreUnavailable: it cannot be created, or the one that is there cannot be used; the message says what to
+            StoreUnavailable: they cannot be created, or the one that is there cannot be used; the message says what to
                 do.
         """
-        await self._run(_create_table)
+        self._note(await self._run(_create_tables))
 
     async def aclose(self) -> None:
         """
@@ -98,6 +121,9 @@ class MySQLStore(RowStore):
         """
         return MySQLStatistics(merges=self.merges, attempts=self.attempts, connections=self._connections.statistics())
 
+    def _note(self, table: Table) -> None:
+        self._keeps_changes = table.keeps_changes
+
     async def _run(self, work: Callable[[Session], Coroutine[asyncio.Future[object], None, T]]) -> T:
         try:
             return await self._connections.run(work)
@@ -105,9 +131,13 @@ class MySQLStore(RowStore):
             raise translate(error, self._connections.name) from error
 
 
-async def _run_script(session: Session, *, begin: Callable[[], Script[T]], transaction: bool) -> T:
+async def _run_script(
+    session: Session, *, begin: Callable[[], Script[T]], transaction: bool, note: Callable[[Table], None]
+) -> T:
     try:
-        dialect = MySQLDialect(session, await session.find_table())
+        table = await session.find_table()
+        note(table)
+        dialect = MySQLDialect(session, table, transaction=transaction)
         if not transaction:
             return await run_script_async(begin(), dialect)
         await session.begin()
@@ -119,8 +149,11 @@ async def _run_script(session: Session, *, begin: Callable[[], Script[T]], trans
     return result
 
 
-async def _create_table(session: Session) -> None:
-    # Looked for first: an account that may not create tables may still use one.
+async def _create_tables(session: Session) -> Table:
+    # Looked for first: an account that may not create tables may still use them.
     if not await session.has_table():
-        await session.define(SCHEMA)
-    await session.find_table()
+        for statement in STATEMENTS:
+            await session.define(statement)
+    elif not (await session.find_table()).keeps_changes:
+        await session.migrate()
+    return await session.find_table()

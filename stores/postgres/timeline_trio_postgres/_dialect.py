@@ -68,15 +68,11 @@ _STEP: Final = """\
     END
 WHERE id = %s AND created_at = %s AND version = %s
 """
-_REPLACE: Final = "UPDATE {table} SET payload = %s," + _STEP  # noqa: S608 - of our own parts, as are the next two
-_APPEND: Final = (
-    "WITH stepped AS (UPDATE {table} SET folded = %s,"
-    + _STEP
-    + """\
-    AND folded IS NOT DISTINCT FROM %s RETURNING 1)
+_REPLACE: Final = "UPDATE {table} SET payload = %s,{step}"
+_APPEND: Final = """\
+WITH stepped AS (UPDATE {table} SET folded = %s,{step} AND folded IS NOT DISTINCT FROM %s RETURNING 1)
 INSERT INTO {changes} (id, incarnation, version, payload) SELECT %s, %s, %s, %s FROM stepped
 """
-)
 _DELETE_CHANGES: Final = """\
 DELETE FROM {changes} WHERE id = %s AND incarnation = %s AND version BETWEEN %s AND %s
 """
@@ -102,21 +98,21 @@ class Statements(msgspec.Struct, frozen=True):
     insert_change: bytes
 
     @classmethod
-    def of(cls, schema: str, *, keeps_changes: bool = True) -> Statements:
+    def of(cls, schema: str, *, has_folds: bool = True, keeps_changes: bool = True) -> Statements:
         """
         Return the statements for the tables of a schema, or "" for those that the search path finds.
 
         Args:
             schema: where the tables are.
-            keeps_changes: whether there is a place for changes beside rows.
+            has_folds: whether a row may say that it has changes beside it.
+            keeps_changes: whether we may add some, and sweep them away.
         """
         parts = {
             "{table}": table_name(schema),
             "{changes}": changes_name(schema),
         }
-        insert, replace = (
-            (_SWEEP_AND + _INSERT, _REPLACE + "AND folded IS NULL") if keeps_changes else (_INSERT, _REPLACE)
-        )
+        insert = _SWEEP_AND + _INSERT if keeps_changes else _INSERT
+        replace = _REPLACE + "AND folded IS NULL" if has_folds else _REPLACE
         texts = (
             _HEADS,
             _HEADS + _LOCKED,
@@ -132,7 +128,7 @@ class Statements(msgspec.Struct, frozen=True):
         )
 
         def fill(text: str) -> bytes:
-            text = text.replace("{folded}", "folded" if keeps_changes else "NULL::bigint")
+            text = text.replace("{step}", _STEP).replace("{folded}", "folded" if has_folds else "NULL::bigint")
             for mark, name in parts.items():
                 # A per cent sign in a name is none of a parameter.
                 text = text.replace(mark, name.as_string(None).replace("%", "%%"))

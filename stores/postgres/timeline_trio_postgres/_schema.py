@@ -79,10 +79,12 @@ class Layout(msgspec.Struct, frozen=True):
 
     Attributes:
         channel: what its changes are told on: channels are the database's, not the schema's.
-        keeps_changes: whether there is a place for changes beside rows, and we may use it.
+        has_folds: whether a row may say that it has changes beside it.
+        keeps_changes: whether there is a place for these, and we may use it.
     """
 
     channel: str
+    has_folds: bool
     keeps_changes: bool
 
 
@@ -122,8 +124,8 @@ def inspect(connection: Connection, schema: str, name: str) -> Layout | None:
             _refuse(name, f"{column} rounds to {modifier} decimals of a second", column, wanted)
         if column == "id" and not deterministic:
             _refuse(name, "id has a collation by which different operations would share a row", column, wanted)
-    keeps_changes = bool(may) and any(column == "folded" for _, column, *_ in columns)
-    return Layout(_channel(found), keeps_changes) if found else None
+    has_folds = any(column == "folded" for _, column, *_ in columns)
+    return Layout(_channel(found), has_folds, has_folds and bool(may)) if found else None
 
 
 def create(connection: Connection, schema: str) -> None:

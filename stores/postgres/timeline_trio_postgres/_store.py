@@ -4,6 +4,7 @@ The store: rows in one table of a PostgreSQL database.
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_logger: Final = logging.getLogger("timeline_trio_postgres")
 _MISSING_TABLE: Final = "42P01"
 _CLOSE_TIMEOUT: Final = 2.0  # seconds
 _POLL: Final = 0.001  # seconds
@@ -79,7 +81,7 @@ class PostgresStore(RowStore):
     def __init__(self, options: Options, *, clock: Callable[[], int] = time.time_ns, overlap: float = 1.0) -> None:
         super().__init__(clock=clock, overlap=overlap)
         self._options = options
-        self._statements = Statements.of(options.schema, keeps_changes=False)
+        self._statements = Statements.of(options.schema, has_folds=False, keeps_changes=False)
         self._pool = ConnectionPool(
             PostgresConnector(options),
             name=options.name,
@@ -89,6 +91,7 @@ class PostgresStore(RowStore):
         self._threads = trio.CapacityLimiter(options.pool_size + _SPARE_THREADS)
         self._layout: Layout | None = None
         self._watching = 0
+        self._has_warned = False
         if options.notify:
             self.watch: Callable[[], AbstractAsyncContextManager[AsyncIterator[Change]]] = self._watch
 
@@ -111,8 +114,15 @@ class PostgresStore(RowStore):
             RaceLost: another writer came between; the transaction was rolled back.
             StoreUnavailable: the database cannot be used; the message says what to do.
         """
-        del writes
-        return await self._call(partial(self._run, begin, transaction=transaction))
+        result = await self._call(partial(self._run, begin, transaction=transaction))
+        if writes and not self.keeps_changes and not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "%s has no place for the changes of large operations: each save writes its operation anew. Call "
+                "create_schema() as the table's owner, and GRANT SELECT, INSERT, DELETE ON timeline_changes.",
+                self._options.name,
+            )
+        return result
 
     async def create_schema(self) -> None:
         """
@@ -173,11 +183,16 @@ class PostgresStore(RowStore):
             raise translate(error, self._options.name) from error
 
     def _find_layout(self, connection: Connection) -> Layout:
-        layout = self._layout or inspect(connection, self._options.schema, self._options.name)
+        layout = self._layout
+        if layout is None or not layout.has_folds:
+            # A migration may be made while we run: whoever knew nothing of a row's changes would write over them.
+            layout = inspect(connection, self._options.schema, self._options.name)
         if layout is None:
             raise psycopg.errors.UndefinedTable("timelines")
         if layout is not self._layout:
-            self._statements = Statements.of(self._options.schema, keeps_changes=layout.keeps_changes)
+            self._statements = Statements.of(
+                self._options.schema, has_folds=layout.has_folds, keeps_changes=layout.keeps_changes
+            )
             self._layout = layout
         return layout
 
@@ -188,6 +203,7 @@ class PostgresStore(RowStore):
         elif not layout.keeps_changes:
             with suppress(psycopg.errors.InsufficientPrivilege):  # then each save writes its operation anew
                 create(connection, self._options.schema)
+                self._layout = None
         self._find_layout(connection)
 
     def _run(self, begin: Callable[[], Script[T]], connection: Connection, *, transaction: bool) -> T:

@@ -4,6 +4,7 @@ The store: rows in one SQLite file, one writer at a time and readers beside it.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import time
 from contextlib import asynccontextmanager
@@ -36,6 +37,7 @@ T = TypeVar("T")
 
 _READERS: Final = 4
 _BUSY_TIMEOUT: Final = 0.05  # seconds
+_logger: Final = logging.getLogger("timeline_trio_sqlite")
 
 
 class SQLiteStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +82,7 @@ class SQLiteStore(RowStore):
         super().__init__(clock=clock, overlap=overlap)
         self._options = options
         self._keeps_changes = False  # nobody has looked yet
+        self._has_warned = False
         self._wall_clock = clock
         self._watch_overlap = int(overlap * 1e6)  # microseconds
         self._open_bell = open_bell
@@ -119,11 +122,19 @@ class SQLiteStore(RowStore):
         """
         del transaction
         pool = self._writer if writes else self._readers
-        return await pool.run(partial(self._run, begin))
+        result = await pool.run(partial(self._run, begin))
+        if writes and not self._keeps_changes and not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "%s has no place for the changes of large operations: each save writes its operation anew. Call "
+                "create_schema().",
+                self._options.path,
+            )
+        return result
 
     async def create_schema(self) -> None:
         """
-        Create the table and its index, if they are not there. Cancelled, it may have been done.
+        Create what is missing of the tables. Cancelled, it may have been done.
 
         Raises:
             StoreUnavailable: the file cannot be used; the message says what to do.
