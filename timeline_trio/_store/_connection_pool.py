@@ -229,13 +229,13 @@ class ConnectionPool(Generic[C]):
         try:
             result = await work(connection)
         except BaseException as error:
-            self._give_back(connection, sound=isinstance(error, Exception))
+            self._give_back(connection, sound=isinstance(error, Exception) and self._connector.is_sound(connection))
             raise
-        self._give_back(connection, sound=True)
+        self._give_back(connection, sound=True)  # it is looked at before it is used again
         return result
 
     def _give_back(self, connection: C, *, sound: bool) -> None:
-        if sound and not self._closed and self._connector.is_sound(connection):
+        if sound and not self._closed:
             self._idle.append(_Idle(connection, trio.current_time()))
         else:
             self._drop(connection)
