@@ -70,7 +70,10 @@ async def wait_to_be_interrupted(path: str, saving: str, drain_timeout: str, bod
                 say(ready=True)
                 if body == "sleeps":
                     await trio.sleep_forever()
-    except KeyboardInterrupt:
+                elif body == "sleeps in a nursery":
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(trio.sleep_forever)
+    except (KeyboardInterrupt, BaseExceptionGroup):  # a nursery in the body makes a group of it
         assert manager is not None
         counters = manager.statistics()
         say(interrupted=True, saved=counters.saved_updates, dropped=counters.dropped_updates)

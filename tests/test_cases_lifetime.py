@@ -169,10 +169,11 @@ def test_an_interrupt_during_the_drain_lets_it_end(tmp_path: Path) -> None:
 
 
 @needs_signals
-def test_a_second_interrupt_cuts_the_drain_and_the_loss_is_counted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("body", ["sleeps", "sleeps in a nursery"])
+def test_a_second_interrupt_cuts_the_drain_and_the_loss_is_counted(tmp_path: Path, body: str) -> None:
     # B13
     path = tmp_path / "ops.db"
-    with program("wait_to_be_interrupted", path, 1000, 1000, "sleeps") as process:
+    with program("wait_to_be_interrupted", path, 1000, 1000, body) as process:
         assert heard(process) == {"ready": True}
         process.send_signal(signal.SIGINT)
         assert heard(process) == {"saving": "a"}

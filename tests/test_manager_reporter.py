@@ -46,4 +46,4 @@ async def test_failures_without_a_line_are_counted_in_the_next_one(
         store.outage = None
     lines = [record.getMessage() for record in caplog.records if record.name == "timeline_trio"]
     assert len(lines) == 2
-    assert "more without a line of their own" in lines[1]
+    assert "further failures were not logged" in lines[1]

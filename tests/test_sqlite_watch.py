@@ -4,153 +4,45 @@ Tests of change notification through an SQLite file: a bell that rings when it i
 
 from __future__ import annotations
 
-import errno
-import os
 import sqlite3
-import subprocess
-import sys
-import textwrap
 import threading
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import closing
 from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import trio
-import trio.testing
 
 from timeline_trio import Config, open_manager
-from timeline_trio.model import Stage, Update
-from timeline_trio.store import Change, FetchHeads, MergeRequest, Revision, StoreUnavailable, WatchesChanges
+from timeline_trio.model import Stage
+from timeline_trio.store import Change, FetchHeads, MergeRequest, Revision, WatchesChanges
 from timeline_trio.testing import ManualClock, check_store
 from timeline_trio_sqlite import SQLiteStore, open_sqlite
-from timeline_trio_sqlite._bell import PollingBell, open_bell
-from timeline_trio_sqlite._failures import translate_watch
-from timeline_trio_sqlite._options import check_options
+from timeline_trio_sqlite._bell import PollingBell
 from timeline_trio_sqlite._watcher import MOST_HEADS
 
+from .sqlite_watch_support import (
+    ECHOES,
+    SECOND,
+    each_bell,
+    hear,
+    hear_nothing,
+    needs_inotify,
+    open_with_bell,
+    other_process,
+    update,
+    wait_until,
+)
+
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
 
     from timeline_trio.store import Script
-    from timeline_trio_sqlite._bell import Bell
 
-    OpenBell = Callable[[Path], Bell]
-
-SECOND = 1_000_000_000
-ECHOES = 4  # questions that follow the last bell, at most
-LINUX = sys.platform == "linux"
-needs_inotify = pytest.mark.skipif(not LINUX, reason="inotify is Linux's")
-
-WRITER = """
-    import sys, trio
-    from timeline_trio.model import Stage, Update
-    from timeline_trio_sqlite import open_sqlite
-
-    async def main(path, journal):
-        async with open_sqlite(path, journal=journal) as store:
-            print("ready", flush=True)
-            for line in sys.stdin:
-                opid, first, last = line.split()
-                for number in range(int(first), int(last)):
-                    await store.merge(opid, Update(stages=(Stage(id=str(number), name="work", started_at=0),)))
-                print("done", flush=True)
-
-    trio.run(main, *sys.argv[1:])
-"""
-
-
-def update(number: int = 0) -> Update:
-    return Update(stages=(Stage(id=str(number), name="work", started_at=0),))
-
-
-@asynccontextmanager
-async def open_with_bell(
-    path: Path, bell: OpenBell, *, journal: str = "wal", clock: ManualClock | None = None
-) -> AsyncGenerator[SQLiteStore]:
-    options = check_options(path, synchronous="normal", journal=journal, create=True)
-    store = SQLiteStore(options, clock=clock, open_bell=bell) if clock else SQLiteStore(options, open_bell=bell)
-    try:
-        await store.create_schema()
-        yield store
-    finally:
-        await store.aclose()
-
-
-class OtherProcess:
-    """
-    Merges into the file when told to.
-    """
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def expect(self, line: str) -> None:
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == f"{line}\n"
-
-    def begin_merges(self, opid: str, first: int, last: int) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{opid} {first} {last}\n")
-        self._process.stdin.flush()
-
-    def merge(self, opid: str, number: int = 0) -> None:
-        self.begin_merges(opid, number, number + 1)
-        self.expect("done")
-
-
-@contextmanager
-def other_process(path: Path, journal: str = "wal") -> Iterator[OtherProcess]:
-    process = subprocess.Popen(  # noqa: S603 - our own script
-        [sys.executable, "-c", textwrap.dedent(WRITER), str(path), journal],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        other = OtherProcess(process)
-        other.expect("ready")
-        yield other
-    finally:
-        process.kill()
-        process.communicate()
-
-
-async def hear(changes: AsyncIterator[Change]) -> Change:
-    with trio.fail_after(10):
-        return await anext(changes)
-
-
-async def hear_nothing(changes: AsyncIterator[Change], seconds: float = 1) -> None:
-    with trio.move_on_after(seconds):
-        pytest.fail(f"heard of {await anext(changes)}")
-
-
-async def wait_until(condition: Callable[[], object]) -> None:
-    """
-    Wait for something that a thread does.
-    """
-    with trio.fail_after(10):
-        while not condition():  # noqa: ASYNC110 - the thread can set no event
-            await trio.sleep(0.001)
-
-
-def inotify_descriptors() -> int:
-    names = []
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            names.append(entry.readlink().name)
-        except FileNotFoundError:  # that of the listing itself
-            continue
-    return sum("inotify" in name for name in names)
-
-
-@pytest.fixture(params=[pytest.param(open_bell, id="best"), pytest.param(PollingBell, id="polling")])
-def bell(request: pytest.FixtureRequest) -> OpenBell:
-    return cast("OpenBell", request.param)
+    from .sqlite_watch_support import OpenBell
 
 
 @pytest.mark.parametrize("journal", ["wal", "delete"])
@@ -170,6 +62,7 @@ async def test_store_has_the_capability(tmp_path: Path) -> None:
         assert isinstance(store, WatchesChanges)
 
 
+@each_bell
 @pytest.mark.parametrize("journal", ["wal", "delete"])
 async def test_commits_of_another_process_are_heard(tmp_path: Path, journal: str, bell: OpenBell) -> None:
     path = tmp_path / "ops.db"
@@ -194,6 +87,7 @@ async def test_what_is_committed_once_the_block_is_entered_is_heard(tmp_path: Pa
                     assert (await hear(changes)).revision.version == number + 1
 
 
+@each_bell
 async def test_what_was_committed_before_the_block_is_not_heard(tmp_path: Path, bell: OpenBell) -> None:
     async with open_with_bell(tmp_path / "ops.db", bell) as store:
         for number in range(10):
@@ -322,6 +216,7 @@ async def leave_connection_behind(store: SQLiteStore) -> None:
     await wait_until(lambda: not store.statistics().running_threads)
 
 
+@each_bell
 async def test_wal_that_goes_and_comes_again_is_heard_of(tmp_path: Path, bell: OpenBell) -> None:
     path, wal = tmp_path / "ops.db", tmp_path / "ops.db-wal"
     async with open_with_bell(path, bell) as store:
@@ -341,6 +236,7 @@ async def test_wal_that_goes_and_comes_again_is_heard_of(tmp_path: Path, bell: O
                     assert (await hear(changes)).revision.version == number + 2
 
 
+@each_bell
 async def test_file_is_watched_through_a_link(tmp_path: Path, bell: OpenBell) -> None:
     (tmp_path / "data").mkdir()
     path, link = tmp_path / "data" / "ops.db", tmp_path / "link.db"
@@ -349,138 +245,6 @@ async def test_file_is_watched_through_a_link(tmp_path: Path, bell: OpenBell) ->
         async with open_with_bell(link, bell) as store, store.watch() as changes:
             other.merge("op")
             assert (await hear(changes)).opid == "op"
-
-
-def delete_file(path: Path) -> None:
-    path.unlink()
-
-
-def move_file(path: Path) -> None:
-    path.rename(path.with_name("moved.db"))
-
-
-def replace_file(path: Path) -> None:
-    copy = path.with_name("copy.db")
-    copy.write_bytes(path.read_bytes())
-    copy.replace(path)
-
-
-def move_folder(path: Path) -> None:
-    path.parent.rename(path.parent.with_name("elsewhere"))
-
-
-@pytest.mark.parametrize("act", [delete_file, move_file, replace_file, move_folder])
-async def test_file_that_goes_away_ends_the_watch(tmp_path: Path, bell: OpenBell, act: Callable[[Path], None]) -> None:
-    path = tmp_path / "data" / "ops.db"
-    path.parent.mkdir()
-    async with open_with_bell(path, bell, journal="delete") as store, store.watch() as changes:
-        await store.merge("op", update())
-        await hear(changes)
-        act(path)
-        for _ in range(2):
-            with pytest.raises(StoreUnavailable, match="moved, deleted or replaced") as caught:
-                await hear(changes)
-            assert isinstance(caught.value.__cause__, OSError)
-
-
-async def test_missing_file_cannot_be_watched(tmp_path: Path, bell: OpenBell) -> None:
-    path = tmp_path / "ops.db"
-    async with open_with_bell(path, bell, journal="delete") as store:
-        path.unlink()
-        with pytest.raises(StoreUnavailable, match="is not there"):
-            async with store.watch():
-                pytest.fail("it is watched")
-        assert store.statistics().watchers == 0
-    if LINUX:
-        assert inotify_descriptors() == 0
-
-
-async def test_file_without_the_table_cannot_be_watched(tmp_path: Path) -> None:
-    path = tmp_path / "ops.db"
-    path.touch()
-    async with open_sqlite(path, create=False) as store:
-        with pytest.raises(StoreUnavailable, match="call create_schema"):
-            async with store.watch():
-                pytest.fail("it is watched")
-        assert store.statistics().watchers == 0
-    if LINUX:
-        assert inotify_descriptors() == 0
-
-
-@needs_inotify
-async def test_exhausted_limit_is_answered_with_the_name_of_the_setting(tmp_path: Path) -> None:
-    import resource  # noqa: PLC0415 - there is none on Windows
-
-    async with open_sqlite(tmp_path / "ops.db") as store:
-        async with store.watch():
-            pass
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        lowest_free = os.dup(0)
-        os.close(lowest_free)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
-        try:
-            with pytest.raises(StoreUnavailable, match=r"fs\.inotify\.max_user_instances"):
-                async with store.watch():
-                    pytest.fail("it is watched")
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        async with store.watch() as changes:
-            await store.merge("op", update())
-            await hear(changes)
-
-
-@pytest.mark.parametrize(
-    ("code", "advice"),
-    [
-        (errno.ENOSPC, "raise the sysctl fs.inotify.max_user_watches"),
-        (errno.EACCES, "check the permissions"),
-        (errno.EIO, "the cause tells more"),
-    ],
-)
-def test_failure_to_watch_is_answered_with_what_to_do(code: int, advice: str) -> None:
-    assert advice in str(translate_watch(OSError(code, "text"), Path("ops.db")))
-
-
-async def test_closing_the_store_ends_the_watch(tmp_path: Path, bell: OpenBell) -> None:
-    async def expect_the_end(changes: AsyncIterator[Change]) -> None:
-        with pytest.raises(StoreUnavailable, match="is closed"):
-            await anext(changes)
-
-    before = inotify_descriptors() if LINUX else 0
-    async with open_with_bell(tmp_path / "ops.db", bell) as store:
-        async with store.watch() as changes, store.watch() as others:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(expect_the_end, changes)
-                nursery.start_soon(expect_the_end, others)
-                await trio.testing.wait_all_tasks_blocked()
-                await store.aclose()
-            await expect_the_end(changes)
-        assert store.statistics().watchers == store.statistics().running_threads == 0
-        with pytest.raises(StoreUnavailable, match="is closed"):
-            async with store.watch():
-                pytest.fail("it is watched")
-    assert (inotify_descriptors() if LINUX else 0) == before
-
-
-@needs_inotify
-async def test_watching_leaves_no_descriptor_however_it_ends(tmp_path: Path) -> None:
-    error = ValueError()
-
-    async def watch_and_fail(store: SQLiteStore) -> None:
-        async with store.watch():
-            assert inotify_descriptors() == 1
-            raise error
-
-    async with open_sqlite(tmp_path / "ops.db") as store:
-        with pytest.raises(ValueError) as caught:  # noqa: PT011 - it is compared
-            await watch_and_fail(store)
-        assert caught.value is error
-        for number in range(20):
-            with trio.move_on_after(number / 5_000):  # some of them while it is entered
-                async with store.watch() as changes:
-                    await anext(changes)
-        assert inotify_descriptors() == store.statistics().watchers == 0
-        await wait_until(lambda: not store.statistics().running_threads)
 
 
 async def cancel_busy_step(store: SQLiteStore, changes: AsyncIterator[Change]) -> None:
@@ -577,46 +341,6 @@ async def test_row_that_was_deleted_and_written_anew_is_told_of(tmp_path: Path) 
         second = await store.merge("op", update())
         assert first.revision != second.revision
         assert await hear(changes) == Change("op", cast("Revision", second.revision))
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
-def test_forked_child_cannot_watch(tmp_path: Path) -> None:
-    script = """
-        import os, signal, sys, trio, warnings
-        from timeline_trio import WrongProcess
-        from timeline_trio.model import Stage, Update
-        from timeline_trio_sqlite import open_sqlite
-
-        warnings.simplefilter("ignore")
-
-        async def enter(store):
-            async with store.watch():
-                pass
-
-        async def main(path):
-            update = Update(stages=(Stage(id="s", name="work", started_at=0),))
-            async with open_sqlite(path) as store, store.watch() as changes:
-                await store.merge("op", update)
-                pid = os.fork()
-                if pid == 0:
-                    signal.alarm(20)
-                    for call in (lambda: anext(changes), lambda: enter(store)):
-                        try:
-                            await call()
-                        except WrongProcess as error:
-                            assert "this store" in str(error)
-                            continue
-                        os._exit(1)
-                    await store.aclose()
-                    os._exit(4)
-                _, status = os.waitpid(pid, 0)
-                print("child", os.waitstatus_to_exitcode(status), (await anext(changes)).opid)
-
-        trio.run(main, *sys.argv[1:])
-    """
-    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "ops.db")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - our own script
-    assert (done.stdout, done.stderr) == ("child 4 op\n", "")
 
 
 async def test_managers_of_one_file_see_each_others_stages_long_before_their_next_load(tmp_path: Path) -> None:

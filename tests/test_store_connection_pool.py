@@ -288,27 +288,37 @@ async def test_closing_takes_leave_and_refuses_what_comes_later(
         await pool.run(talk)
 
 
-async def test_connection_in_use_while_the_pool_closes_is_dropped_when_its_use_ends(
+async def test_connection_in_use_while_the_pool_closes_is_dropped_at_once(
     exchange: Exchange, pool: ConnectionPool[Line], autojump_clock: MockClock
 ) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pool.run, talk)
         await wait_all_tasks_blocked()
         await pool.aclose()
-        assert figures(pool) == (1, 0, 0, 0)
+        assert figures(pool) == (0, 0, 0, 1)
+        assert exchange.lines[0].discarded == 1
     assert figures(pool) == (0, 0, 0, 1)
     assert exchange.lines[0].discarded == 1
     assert not exchange.lines[0].said_goodbye
 
 
-async def test_connection_that_opens_while_the_pool_closes_is_dropped(
+async def test_connection_that_opens_while_the_pool_closes_is_dropped_unused(
     exchange: Exchange, pool: ConnectionPool[Line], autojump_clock: MockClock
 ) -> None:
     exchange.connect_seconds = 1
+    refused: list[StoreUnavailable] = []
+
+    async def run() -> None:
+        try:
+            await pool.run(talk)
+        except StoreUnavailable as error:
+            refused.append(error)
+
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(pool.run, talk)
+        nursery.start_soon(run)
         await wait_all_tasks_blocked()
         await pool.aclose()
+    assert [str(error) for error in refused] == ["the store of the exchange is closed"]
     assert exchange.open == 0
     assert figures(pool)[:2] == (0, 0)
 

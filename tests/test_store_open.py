@@ -7,14 +7,16 @@ from __future__ import annotations
 import shutil
 import sys
 from importlib.metadata import distribution
-from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from timeline_trio.model import InvalidValue
 from timeline_trio.store import MemoryStore, NoopStore, open_store
 from timeline_trio_sqlite import SQLiteStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture

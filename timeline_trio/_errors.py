@@ -210,12 +210,14 @@ class StoreError(TimelineError):
 
     Attributes:
         opid: the operation, "" where several were asked for.
+        problem: what went wrong, and what to do about it.
         snapshot: after a failed fresh read, what this process itself knows; else None.
     """
 
     def __init__(self, opid: str, problem: str, *, snapshot: Snapshot | None = None) -> None:
         super().__init__(f"{opid!r}: {problem}" if opid else problem)
         self.opid = opid
+        self.problem = problem
         self.snapshot = snapshot
 
 

@@ -8,13 +8,16 @@ import gc
 import statistics
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from math import isnan
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     Work = Callable[[], Awaitable[None]]
+
+T = TypeVar("T")
 
 
 class Case(NamedTuple):
@@ -32,14 +35,24 @@ class Case(NamedTuple):
     prepare: Callable[[], AbstractAsyncContextManager[Work]]
 
 
+def in_turns(cases: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
+    """
+    Yield each case once a round, with the number of the round; each round begins with another case.
+
+    A busy machine slows every case of a round alike, so figures of one call are worth comparing with each other, and
+    with nothing else. There is a round 0 beside those asked for, to warm up.
+    """
+    for number in range(rounds + 1):
+        first = number % len(cases)
+        for case in (*cases[first:], *cases[:first]):
+            yield number, case
+
+
 async def interleave(
     cases: Sequence[Case], rounds: int, clock: Callable[[], int] = time.thread_time_ns
 ) -> dict[str, float]:
     """
-    Measure all cases in turn, again and again, and return each one's median in seconds for one unit of work.
-
-    A busy machine slows every case of a round alike, so figures of one call are worth comparing with each other, and
-    with nothing else. Each round begins with another case, and there is one more that is not counted, to warm up.
+    Measure all cases in turns, and return each one's median in seconds for one unit of work.
 
     Args:
         cases: what to measure.
@@ -47,28 +60,26 @@ async def interleave(
         clock: CPU time in nanoseconds: of this thread alone, unless work in other threads is part of the subject.
     """
     taken: dict[str, list[float]] = {case.name: [] for case in cases}
-    for number in range(rounds + 1):
-        first = number % len(cases)
-        for case in (*cases[first:], *cases[:first]):
-            async with case.prepare() as work:
-                gc.collect()  # nobody pays for the garbage of others; one's own is part of one's cost
-                began = clock()
-                await work()
-                seconds = (clock() - began) / 1e9
-            if number:
-                taken[case.name].append(seconds / case.units)
+    for number, case in in_turns(cases, rounds):
+        async with case.prepare() as work:
+            gc.collect()  # nobody pays for the garbage of others; one's own is part of one's cost
+            began = clock()
+            await work()
+            seconds = (clock() - began) / 1e9
+        if number:
+            taken[case.name].append(seconds / case.units)
     return {name: statistics.median(seconds) for name, seconds in taken.items()}
 
 
 @dataclass(frozen=True)
 class Table:
     """
-    Figures: a row for each thing that was measured.
+    Figures: a row for each thing that was measured. What could not be measured is NaN.
     """
 
     title: str
     columns: tuple[str, ...]
-    rows: dict[str, tuple[float, ...]]
+    rows: Mapping[str, tuple[float, ...]]
 
     def __str__(self) -> str:
         lines = [(self.title, *self.columns)]
@@ -82,22 +93,23 @@ class Table:
 @dataclass(frozen=True)
 class Bound:
     """
-    A figure that must not be greater than `limit`.
+    A figure that must not be on the wrong side of `limit`. One that could not be measured keeps no bound.
     """
 
     name: str
     value: float
     limit: float
+    kind: Literal["at most", "at least"] = "at most"
 
     @property
     def holds(self) -> bool:
         """
         Whether the bound is kept.
         """
-        return self.value <= self.limit
+        return self.value <= self.limit if self.kind == "at most" else self.value >= self.limit
 
     def __str__(self) -> str:
-        return f"{'holds' if self.holds else 'FAILS'}  {self.name}: {self.value:.3f}, at most {self.limit}"
+        return f"{'holds' if self.holds else 'FAILS'}  {self.name}: {self.value:.3f}, {self.kind} {self.limit}"
 
 
 @dataclass(frozen=True)
@@ -119,15 +131,28 @@ class Report:
         return {
             "tables": {
                 table.title: {
-                    name: dict(zip(table.columns, values, strict=True)) for name, values in table.rows.items()
+                    name: dict(zip(table.columns, map(_number, values), strict=True))
+                    for name, values in table.rows.items()
                 }
                 for table in self.tables
             },
             "bounds": {
-                bound.name: {"value": bound.value, "limit": bound.limit, "holds": bound.holds} for bound in self.bounds
+                bound.name: {
+                    "value": _number(bound.value),
+                    "kind": bound.kind,
+                    "limit": bound.limit,
+                    "holds": bound.holds,
+                }
+                for bound in self.bounds
             },
         }
 
 
+def _number(value: float) -> float | None:
+    return None if isnan(value) else value  # JSON has no NaN
+
+
 def _figure(value: float) -> str:
+    if isnan(value):
+        return "-"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three figures in either form

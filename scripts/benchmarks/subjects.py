@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import record
+import shared_stores
 
 if TYPE_CHECKING:
     from harness import Report
@@ -19,7 +20,7 @@ class Measure(Protocol):
 
     def __call__(self, *, quick: bool) -> Report:
         """
-        Return what was found; `quick` asks for an answer within some seconds.
+        Return what was found; `quick` asks for an answer within a minute.
         """
         ...
 
@@ -35,4 +36,5 @@ class Subject(NamedTuple):
 
 SUBJECTS = {
     "record": Subject("what it costs to record", record.measure),
+    "stores": Subject("what the stores do beside their drivers and their servers' load tools", shared_stores.measure),
 }

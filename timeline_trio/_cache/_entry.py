@@ -12,8 +12,6 @@ step that nothing can tear; whoever holds the lock next takes it over into the p
 
 from __future__ import annotations
 
-from collections import deque
-from itertools import islice
 from typing import TYPE_CHECKING, Final, cast, final
 
 import msgspec
@@ -97,7 +95,6 @@ class Entry:
         "shows_lost",
         "stages",
         "start",
-        "taken",
         "torn",
         "unchecked",
         "watchers",
@@ -126,9 +123,8 @@ class Entry:
         # As long as there are fewer facts pending, one more needs no look at the bounds, at the index over names, and
         # at whether the cache is closed.
         self.unchecked: int = 0
-        self.journal: deque[Recorded] = deque()
+        self.journal: list[Recorded] = []
         self.room: int = 0  # the journal may be appended to as long as it is shorter
-        self.taken: list[Recorded] = []  # out of the journal, and not surely in the layers
         self.leaving: bool = False
         self.pins: int = 0
         self.dirty_since: float = 0.0  # when the oldest unsaved fact was recorded, by the monotonic clock
@@ -140,7 +136,7 @@ class Entry:
         """
         Whether anything was recorded that is in no batch yet.
         """
-        return bool(self.pending or self.journal or self.taken)
+        return bool(self.pending or self.journal)
 
     @property
     def unsaved(self) -> int:
@@ -179,13 +175,11 @@ class Entry:
 
         A signal that tears it is no harm: the next one does it anew.
         """
-        journal, taken = self.journal, self.taken
-        if not (journal or taken):
+        journal = self.journal
+        if not journal:
             return 0
         pending, stages, lives = self.pending, self.stages, self.live
-        before, duplicates = len(pending), 0
-        # In one step, so that what a signal comes in between is in one of the two.
-        taken.extend(islice(iter(journal.popleft, None), len(journal)))
+        taken, before, duplicates = journal[:], len(pending), 0
         for item in taken:
             if isinstance(item, tuple):
                 live, stage = item
@@ -193,15 +187,17 @@ class Entry:
                     duplicates += 1
                     continue
                 pending[live.key] = stages[live.key] = live.begun = stage
-                lives.pop(live.key, None)
+                if lives:
+                    lives.pop(live.key, None)
                 live.phase = ENDED
                 live.entry = None
-            elif item.phase is RUNNING and item.begun is not None:  # otherwise its end follows
+            elif item.phase is RUNNING:  # otherwise its end follows
+                assert item.begun is not None
                 pending[item.key] = stages[item.key] = item.begun
                 lives[item.key] = item
-        facts = len(taken) - duplicates
-        taken.clear()
-        return facts - (len(pending) - before)
+        # In one step, and of these alone: others may have been appended meanwhile.
+        del journal[: len(taken)]
+        return len(taken) - duplicates - (len(pending) - before)
 
     def show(self, slot: Slot, fact: Fact) -> None:
         """

@@ -4,7 +4,6 @@ A stage that was begun in this process, for as long as this process can end it.
 
 from __future__ import annotations
 
-from collections import deque  # noqa: TC003 - the fields of a Struct are looked up by those who show them
 from enum import Enum
 from typing import Final, Protocol, TypeAlias
 
@@ -42,7 +41,7 @@ class Journaled(Protocol):
         room: it may be appended to as long as it is shorter.
     """
 
-    journal: deque[Recorded]
+    journal: list[Recorded]
     room: int
 
 

@@ -69,7 +69,7 @@ async def open_manager(
                 yield manager
             except BaseException as error:  # noqa: ASYNC103, BLE001 - raised again once the manager has drained
                 failure = error
-        interrupt = await _drain(background, drain_timeout, interrupted=isinstance(failure, KeyboardInterrupt))
+        interrupt = await _drain(background, drain_timeout, interrupted=_is_interrupt(failure))
     _raise(background.crash, failure, interrupt)
 
 
@@ -90,6 +90,15 @@ async def _drain(background: Background, seconds: float, *, interrupted: bool) -
                 interrupted, interrupt = True, error
     background.report_losses()
     return interrupt  # noqa: ASYNC910 - as above
+
+
+def _is_interrupt(failure: BaseException | None) -> bool:
+    """
+    Tell whether the block ended by Ctrl-C, which a nursery in the block wraps in a group.
+    """
+    if isinstance(failure, BaseExceptionGroup):
+        return failure.subgroup(KeyboardInterrupt) is not None
+    return isinstance(failure, KeyboardInterrupt)
 
 
 def _raise(crash: BaseException | None, failure: BaseException | None, interrupt: BaseException | None) -> None:

@@ -89,6 +89,7 @@ class Listener:
         """
         # One scope around the whole, since a Store may open a nursery of its own within: only entering has a deadline.
         with trio.move_on_after(self._timeout) as entering:
+            await trio.lowlevel.checkpoint()  # a store that passes none must not starve the loop
             try:
                 async with self._store.watch() as changes:
                     entering.deadline = float("inf")

@@ -527,9 +527,12 @@ def _the_one(opid: str, name: str, actor_key: str, stages: list[Stage]) -> Stage
 def store_error(opid: str, failure: Exception, problem: str, snapshot: Snapshot | None = None) -> StoreError:
     """
     Return the error to raise for a failure that may be told to several callers: a new one each, with its cause.
+
+    What the library says itself is said again, since it tells what to do; another one's text may quote anything.
     """
     kinds = (CorruptEntry, StoreRejected, StoreUnavailable)
     kind = next((kind for kind in kinds if isinstance(failure, kind)), StoreError)
-    error = kind(opid, f"{problem}: {type(failure).__name__}", snapshot=snapshot)
+    reason = failure.problem if isinstance(failure, StoreError) else type(failure).__name__
+    error = kind(opid, f"{problem}: {reason}", snapshot=snapshot)
     error.__cause__ = failure
     return error

@@ -46,18 +46,19 @@ class LogErrors:
         # Our own messages hold no content; other libraries' may quote the very values that they failed on.
         text = str(error) if isinstance(error, TimelineError) else "see on_error for the exception itself"
         what = "updates are lost: " if is_loss else ""
-        _LOG.warning("timeline %r: %s%s: %s%s", opid, what, type(error).__name__, text, self._more())
+        where = repr(opid) if opid else "several operations"
+        _LOG.warning("timeline of %s: %s%s: %s%s", where, what, type(error).__name__, text, self._more())
 
     def close(self) -> None:
         """
         Say how many failures were not logged, if any.
         """
         if self._suppressed:
-            _LOG.warning("timeline: the last failures%s", self._more())
+            _LOG.warning("timeline: at the end%s", self._more())
 
     def _more(self) -> str:
         suppressed, self._suppressed = self._suppressed, 0
-        return f" ({suppressed} more without a line of their own)" if suppressed else ""
+        return f" ({suppressed} further failures were not logged)" if suppressed else ""
 
 
 @final

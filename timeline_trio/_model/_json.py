@@ -73,13 +73,11 @@ def encode_attributes(attributes: Mapping[str, object] | None) -> str:
     """
     if attributes is None:
         return ""
-    # A copy, so that what is checked is what is encoded, whatever another thread does meanwhile.
-    if type(attributes) is dict:
-        plain = attributes.copy()
-    elif isinstance(attributes, Mapping):
-        plain = dict(attributes)
-    else:
+    kind = type(attributes)
+    if kind is not dict and not isinstance(attributes, Mapping):  # in this order: the second is slow
         raise InvalidValue("attributes", f"expected a mapping of names to values, got {type(attributes).__name__}")
+    # A copy, so that what is checked is what is encoded, whatever another thread does meanwhile.
+    plain = dict(attributes)
     for key, value in plain.items():
         if type(key) is not str or type(value) not in _PLAIN:
             plain = _plain_object(plain)

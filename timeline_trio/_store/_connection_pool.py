@@ -109,6 +109,7 @@ class ConnectionPool(Generic[C]):
         self._connect_timeout = connect_timeout
         self._max_idle = max_idle
         self._idle: list[_Idle[C]] = []
+        self._used: dict[int, C] = {}  # by identity
         self._open = 0
         self._discarded = 0
         self._closed = False
@@ -167,20 +168,22 @@ class ConnectionPool(Generic[C]):
 
     async def aclose(self) -> None:
         """
-        Close all connections that are idle; one in use is dropped when its use ends. Again, it does nothing more.
+        Close all connections; those in use are dropped, which ends their use. Again, it does nothing more.
 
-        Cancelled, it drops them at once. In a forked child it does nothing: they are the parent's.
+        Cancelled, it drops them all at once. In a forked child it does nothing: they are the parent's.
         """
         if self._guard.is_foreign:
             await trio.lowlevel.checkpoint()
             return
         self._closed = True
+        for connection in list(self._used.values()):
+            self._drop(connection)
+        self._used.clear()
         idle, self._idle = self._idle, []
         try:
             with trio.move_on_after(_CLOSE_TIMEOUT):
-                async with trio.open_nursery() as nursery:
-                    for each in idle:
-                        nursery.start_soon(self._connector.close, each.connection)
+                for each in idle:
+                    await self._connector.close(each.connection)
         finally:
             for each in idle:
                 self._open -= 1
@@ -216,7 +219,7 @@ class ConnectionPool(Generic[C]):
         self._open += 1
         try:
             with trio.fail_after(self._connect_timeout):
-                return await self._connector.connect()
+                connection = await self._connector.connect()
         except trio.TooSlowError as error:
             self._open -= 1
             problem = f"{self._name} did not accept a connection within {self._connect_timeout} s"
@@ -224,18 +227,25 @@ class ConnectionPool(Generic[C]):
         except BaseException:
             self._open -= 1
             raise
+        if self._closed:  # meanwhile
+            self._drop(connection)
+        self._check_open()
+        return connection
 
     async def _use(self, connection: C, work: Callable[[C], Awaitable[T]]) -> T:
+        self._used[id(connection)] = connection
         try:
             result = await work(connection)
         except BaseException as error:
-            self._give_back(connection, sound=isinstance(error, Exception))
+            self._give_back(connection, sound=isinstance(error, Exception) and self._connector.is_sound(connection))
             raise
-        self._give_back(connection, sound=True)
+        self._give_back(connection, sound=True)  # it is looked at before it is used again
         return result
 
     def _give_back(self, connection: C, *, sound: bool) -> None:
-        if sound and not self._closed and self._connector.is_sound(connection):
+        if self._used.pop(id(connection), None) is None:  # dropped as the pool was closed
+            return
+        if sound:
             self._idle.append(_Idle(connection, trio.current_time()))
         else:
             self._drop(connection)

@@ -357,7 +357,7 @@ def run_script(script: Script[T], dialect: RowDialect) -> T:
         script.close()
 
 
-async def run_script_async(script: Script[T], dialect: AsyncRowDialect) -> T:  # noqa: ASYNC910 - no Trio code
+async def run_script_async(script: Script[T], dialect: AsyncRowDialect) -> T:
     """
     Run a script to its end on a dialect of coroutines. It passes no checkpoint but theirs.
 
@@ -371,7 +371,7 @@ async def run_script_async(script: Script[T], dialect: AsyncRowDialect) -> T:  #
             operation = script.send(await cast("Awaitable[object]", _ask(operation, dialect)))
     except StopIteration as stop:
         result: T = stop.value
-        return result
+        return result  # noqa: ASYNC910 - it may run on another event loop than Trio's
     finally:
         script.close()
 

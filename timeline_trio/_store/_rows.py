@@ -12,7 +12,6 @@ import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import partial
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
@@ -129,15 +128,22 @@ class RowStore(ABC):
             await trio.lowlevel.checkpoint()
             return []
         self._merges += len(requests)
-        async with self._turns.take(request.opid for request in requests) as turn:
-            based = [MergeRequest(each.opid, each.update, turn.base(each.opid, each.known)) for each in requests]
-            answers: Sequence[Merged | StoreError] = []
-            try:
-                answers = await self._merge_together(based)
-            finally:
-                for each, answer in zip_longest(requests, answers):
-                    turn.leave(each.opid, _known(answer))
-            return answers
+        taken: list[str] = []
+        answers: Sequence[Merged | StoreError] = []
+        try:
+            # In one order, so that no two calls wait for each other.
+            for opid in sorted(request.opid for request in requests):
+                if not self._turns.take(opid):
+                    await self._turns.wait(opid)
+                taken.append(opid)
+            answers = await self._merge_together(
+                [MergeRequest(each.opid, each.update, self._turns.base(each.opid, each.known)) for each in requests]
+            )
+        finally:
+            written = {each.opid: _known(answer) for each, answer in zip(requests, answers, strict=False)}
+            for opid in taken:
+                self._turns.leave(opid, written.get(opid))
+        return answers
 
     async def _merge_together(self, requests: Sequence[MergeRequest]) -> Sequence[Merged | StoreError]:
         losses = 0

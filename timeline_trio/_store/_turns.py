@@ -7,81 +7,70 @@ builds on what the one before it wrote, and whoever merges into other operations
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, final
 
-import trio
+import trio.lowlevel
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Mapping
-
     from ._contract import Known
 
 
-class _Line:
-    def __init__(self) -> None:
-        self.lock = trio.Lock()  # first come, first served
-        self.length = 0  # with the one whose turn it is
-        self.known: Known | None = None
-
-
 @final
-class Turn:
+class _Line:
     """
-    The turn of one call, in all the lines that it stood in.
+    Those who wait for one operation, first come, first served, and what the one before them wrote.
     """
 
-    def __init__(self, lines: Mapping[str, _Line]) -> None:
-        self._lines = lines
-
-    def base(self, opid: str, known: Known | None) -> Known | None:
-        """
-        Return what the caller knows, or what the one before it wrote if that is not older.
-        """
-        left = self._lines[opid].known
-        if left is None or (known is not None and left.revision.is_older_than(known.revision)):
-            return known
-        return left
-
-    def leave(self, opid: str, known: Known | None) -> None:
-        """
-        Leave behind what was written, for the next one in line.
-        """
-        line = self._lines[opid]
-        line.known = known if line.length > 1 else None
+    def __init__(self) -> None:
+        self.lot = trio.lowlevel.ParkingLot()
+        self.known: Known | None = None
 
 
 @final
 class Turns:
     """
-    The lines of one store, one an operation that is being merged into.
+    The lines of one store. An operation that nobody waits for, as nearly all, has none, and costs a look into a dict.
     """
 
     def __init__(self) -> None:
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, _Line | None] = {}  # of each operation that is being merged into
 
-    @asynccontextmanager
-    async def take(self, opids: Iterable[str]) -> AsyncGenerator[Turn]:
+    def take(self, opid: str) -> bool:
         """
-        Wait for the turn in all lines. It passes no checkpoint if it is first in all of them.
+        Take the turn if it is free; otherwise `wait` for it.
         """
-        lines: dict[str, _Line] = {}
-        reached: list[_Line] = []
-        try:
-            # In one order, so that no two calls wait for each other.
-            for opid in sorted(set(opids)):
-                line = lines[opid] = self._lines.setdefault(opid, _Line())
-                line.length += 1
-                if line.length == 1:
-                    line.lock.acquire_nowait()
-                else:
-                    await line.lock.acquire()
-                reached.append(line)
-            yield Turn(lines)
-        finally:
-            for line in reached:
-                line.lock.release()
-            for opid, line in lines.items():
-                line.length -= 1
-                if not line.length:
-                    del self._lines[opid]
+        if opid in self._lines:
+            return False
+        self._lines[opid] = None
+        return True
+
+    async def wait(self, opid: str) -> None:
+        """
+        Wait for the turn. Cancelled, it has not been taken.
+        """
+        line = self._lines[opid]
+        if line is None:
+            line = self._lines[opid] = _Line()
+        await line.lot.park()
+
+    def base(self, opid: str, known: Known | None) -> Known | None:
+        """
+        Return what the caller knows, or what the one before it wrote if that is not older.
+        """
+        line = self._lines[opid]
+        if line is None or line.known is None:
+            return known
+        if known is not None and line.known.revision.is_older_than(known.revision):
+            return known
+        return line.known
+
+    def leave(self, opid: str, known: Known | None) -> None:
+        """
+        Pass the turn on to the next one in line, with what was written.
+        """
+        line = self._lines[opid]
+        if line is None or not line.lot:
+            del self._lines[opid]
+            return
+        line.known = known
+        line.lot.unpark()

@@ -37,9 +37,10 @@ if TYPE_CHECKING:
 
 MOST_HEADS: Final = 1024  # of the newest in one answer; what else changed at the same time is not told
 _SHORTEST_REST: Final = 0.001  # seconds between two questions
-_LONGEST_REST: Final = 0.01
+_LONGEST_REST: Final = 0.01  # while the bell goes on ringing
 _REST_SHARE: Final = 4  # where questions take longer, rests are that many times as long
-_ECHOES: Final = (0.001, 0.005, 0.05, 0.5)  # seconds from one question to the next, after the last bell
+_LONGEST_SHARE: Final = 0.02  # seconds; an answer that came late because the machine is busy makes nobody wait longer
+_ECHOES: Final = (0.001, 0.005, 0.02, 0.1, 0.5)  # seconds from one question to the next, after the last bell
 _ECHOES_OF_CHANGE: Final = (0.05,)
 _MICROSECOND: Final = 1_000
 
@@ -175,4 +176,4 @@ class Watcher:
         ended = trio.current_time()
         self._echo_at = ended + echoes[0] if echoes else float("inf")
         self._echoes = echoes[1:]
-        self._rest_until = ended + max(self._rest, _REST_SHARE * (ended - begun))
+        self._rest_until = ended + max(self._rest, min(_REST_SHARE * (ended - begun), _LONGEST_SHARE))

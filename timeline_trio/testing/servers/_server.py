@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 _POLL_SECONDS = 0.02
 _FIRST_PORT = 10_000
+_LAST_PORT = 65_535
 _PORT_TRIES = 1_000
 
 
@@ -192,12 +193,15 @@ def free_port() -> int:
     """
     Return a port that nobody listens on.
 
-    It is below those that the system gives to outgoing connections: one of these could take it while the server is
-    down, and a client that connects to a closed port of its own machine may even reach itself.
+    It is outside of those that the system gives to outgoing connections: one of these could take it while the server
+    is down, and a client that connects to a closed port of its own machine may even reach itself.
     """
-    end = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    below, above = range(_FIRST_PORT, first), range(last + 1, _LAST_PORT + 1)
+    # Where the system leaves hardly any, it has to be one of its own.
+    ports = next((each for each in (below, above) if len(each) >= _PORT_TRIES), range(_FIRST_PORT, _LAST_PORT + 1))
     for _ in range(_PORT_TRIES):
-        port = random.randrange(_FIRST_PORT, max(end, _FIRST_PORT + 1))  # noqa: S311 - it is no secret
+        port = random.choice(ports)  # noqa: S311 - it is no secret
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -205,4 +209,4 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
-    raise ServerFailed(f"no free port on {HOST} from {_FIRST_PORT} to {end}")
+    raise ServerFailed(f"no free port on {HOST} from {ports[0]} to {ports[-1]}")
