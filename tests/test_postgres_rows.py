@@ -318,7 +318,9 @@ async def test_constraint_of_the_applications_own_rejects_one_row_and_the_others
     assert isinstance(first, Merged)
     assert isinstance(third, Merged)
     assert rows(postgres_url, "SELECT id, version FROM timelines ORDER BY id") == [("a", 1), ("old", 2)]
-    with pytest.raises(StoreRejected, match="refuses the row, with the error 23514"):
+    with pytest.raises(
+        StoreRejected, match="refuses the row, with the error 23514: constraint timelines_payload_check; "
+    ):
         await store.merge("old", update("y", name="forbidden"))
     assert store.statistics().pool.discarded == 0
 
@@ -469,7 +471,7 @@ async def test_read_only_database_is_read_and_answered_with_what_to_do(postgres_
     async with open_postgres(postgres_url) as store:
         await store.read("op")
         for requests in ([MergeRequest("op", update("t"))], [MergeRequest(opid, update("t")) for opid in ("op", "b")]):
-            with pytest.raises(StoreUnavailable, match="is read-only; connect to the primary"):
+            with pytest.raises(StoreUnavailable, match=r"is read-only \(25006: .*\); connect to the primary"):
                 await store.merge_many(requests)
         assert store.statistics().pool.discarded == 2, "the next connection may lead to the primary"
         with connected(postgres_url) as connection:
@@ -499,7 +501,9 @@ def _deallocate(connection: psycopg.Connection) -> None:
 async def test_dropped_column_is_told(store: PostgresStore, postgres_url: str) -> None:
     execute(postgres_url, "ALTER TABLE timelines RENAME COLUMN payload TO content")
     await store.merge_many([])
-    with pytest.raises(StoreUnavailable, match="lacks a column of the table 'timelines'; compare it with") as caught:
+    with pytest.raises(
+        StoreUnavailable, match=r"lacks a column of the table 'timelines' \(42703: .*payload.*\); compare it with"
+    ) as caught:
         await store.merge("op", update())
     assert isinstance(caught.value.__cause__, psycopg.errors.UndefinedColumn)
 
@@ -516,20 +520,45 @@ async def test_unknown_members_of_a_document_are_written_back(store: PostgresSto
 @pytest.mark.parametrize(
     ("error", "advice"),
     [
-        (psycopg.errors.DiskFull(), "cannot grow; free some space on its disk"),
+        (psycopg.errors.DiskFull(), "cannot grow (53100); free some space on its disk"),
         (psycopg.errors.OutOfMemory(), "is out of memory"),
         (psycopg.errors.CrashShutdown(), "starting anew after a crash"),
         (psycopg.errors.DuplicatePreparedStatement(), "use prepare=false"),
-        (psycopg.OperationalError("secret"), "closed the connection, or it broke"),
-        (psycopg.errors.SyntaxError("secret"), "the cause tells more"),
+        (
+            psycopg.OperationalError("the connection is lost"),
+            "closed the connection, or it broke: the connection is lost",
+        ),
+        (psycopg.DataError("secret"), "could not be used (DataError); the cause tells more"),
+        (psycopg.errors.SyntaxError("secret"), "could not be used (42601); the cause tells more"),
     ],
 )
 def test_failure_is_answered_with_what_to_do(error: psycopg.Error, advice: str) -> None:
-    failure = translate(error, "'h:5432/db'")
+    failure = translate(error, "u@h:5432/db")
     assert isinstance(failure, StoreUnavailable)
     assert advice in str(failure)
-    assert str(failure).startswith("'h:5432/db' ")
+    assert str(failure).startswith("u@h:5432/db ")
     assert "secret" not in str(failure)
+
+
+@pytest.mark.parametrize(
+    ("raised", "words"),
+    [
+        ("USING ERRCODE = '0A000', MESSAGE = 'what is\n not there'", "(0A000: what is not there)"),
+        ("USING ERRCODE = 'P0001', MESSAGE = 'secret'", "(P0001)"),
+    ],
+)
+async def test_failure_of_no_other_kind_is_told_in_the_servers_words_unless_these_may_quote_a_row(
+    store: PostgresStore, postgres_url: str, raised: str, words: str
+) -> None:
+    execute(
+        postgres_url,
+        f"CREATE FUNCTION refuse() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION {raised}; END $$ LANGUAGE plpgsql",
+        "CREATE TRIGGER refuse BEFORE INSERT ON timelines FOR EACH ROW EXECUTE FUNCTION refuse()",
+    )
+    with pytest.raises(StoreUnavailable) as caught:
+        await store.merge("op", update(name="secret"))
+    assert f"could not be used {words}; " in str(caught.value)
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["SerializationFailure", "DeadlockDetected", "LockNotAvailable"])

@@ -134,7 +134,8 @@ async def test_session_that_is_ended_in_the_middle_of_a_merge_is_replaced_once(
                 nursery.cancel_scope.cancel()
     if endings == 2:
         assert outcome.failure is not None
-        assert "closed the connection; it is shutting down, or an administrator ended" in str(outcome.failure)
+        assert "closed the connection (57P01: " in str(outcome.failure)
+        assert "; it is shutting down, or an administrator ended" in str(outcome.failure)
         assert isinstance(outcome.failure.__cause__, psycopg.errors.AdminShutdown)
     await store.merge("op", update("t"))
     assert (await store.read("op")).revision.version == 2
@@ -191,6 +192,8 @@ async def test_password_opens_and_a_wrong_one_is_told_without_it(guarded: Postgr
         with pytest.raises(StoreUnavailable, match=r"could not be connected to: .*password") as caught:
             async with open_postgres(url.format(password)):
                 pytest.fail("it opened")
+        assert "FATAL" not in str(caught.value)
+        assert str(caught.value).startswith(f"guarded@127.0.0.1:{guarded.port}/timelines could not be connected to: ")
         assert "wr0ng" not in f"{caught.value} {caught.value.__cause__} {caught.value!r}"
 
 

@@ -364,14 +364,17 @@ async def test_call_under_way_while_the_store_closes_gives_its_connection_up(
 ) -> None:
     opening = open_postgres(postgres_url)
     store = await opening.__aenter__()
-    async with trio.open_nursery() as nursery:
-        with locked_table(postgres_url):
-            nursery.start_soon(store.merge, "op", update())
+
+    async def merge() -> None:
+        with pytest.raises(StoreUnavailable, match="is closed"):
+            await store.merge("op", update())
+
+    with locked_table(postgres_url):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(merge)
             await wait_waiting(watcher)
-            nursery.start_soon(opening.__aexit__, None, None, None)
-            await wait_until(lambda: "closed" in repr(store))
-    assert store.statistics().pool.open == 0
-    assert rows(postgres_url, "SELECT id FROM timelines") == [("op",)]
+            await opening.__aexit__(None, None, None)
+        assert store.statistics().pool.open == 0
 
 
 async def test_script_that_fails_is_rolled_back_and_its_connection_kept(store: PostgresStore) -> None:

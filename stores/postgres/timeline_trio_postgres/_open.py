@@ -35,7 +35,8 @@ def open_postgres(  # noqa: PLR0913 - flat, as those of the other stores
 
     Args:
         conninfo: how to reach the database, in one of libpq's forms, `postgres://user:password@host:port/database` or
-            `host=... dbname=...`, or as a mapping of libpq's parameters.
+            `host=... dbname=...`, or as a mapping of libpq's parameters. The database must be named, there or in
+            libpq's environment.
         pool_size: how many connections there may be at once, without those of `watch`.
         connect_timeout: seconds within which a connection must be open, over all addresses; if None, those of
             `conninfo`, else 5.

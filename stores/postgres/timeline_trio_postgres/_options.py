@@ -4,10 +4,11 @@ How a database is reached and used: the options and their spelling in a URL.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from math import isfinite
 from typing import Final
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 import psycopg
@@ -22,6 +23,23 @@ _BOOLEANS: Final = {"true": True, "false": False}
 _OWN: Final = ("connect_timeout", "create", "notify", "pool_size", "prepare", "schema")
 _GREATEST_PORT: Final = 65_535
 _LONGEST_NAME: Final = 63  # bytes; PostgreSQL cuts longer ones off
+
+_TLS_VERSIONS: Final = ("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
+_CHOICES: Final = {
+    "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
+    "sslnegotiation": ("postgres", "direct"),
+    "sslcertmode": ("disable", "allow", "require"),
+    "ssl_min_protocol_version": _TLS_VERSIONS,
+    "ssl_max_protocol_version": _TLS_VERSIONS,
+    "channel_binding": ("disable", "prefer", "require"),
+    "gssencmode": ("disable", "prefer", "require"),
+    "target_session_attrs": ("any", "read-write", "read-only", "primary", "standby", "prefer-standby"),
+    "load_balance_hosts": ("disable", "random"),
+}
+_NUMBERS: Final = frozenset(
+    ("keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout")
+)
+_WHOLE_NUMBER: Final = re.compile("[0-9]{1,9}")
 
 _DEFAULTS: Final = {
     "fallback_application_name": "timeline-trio",
@@ -64,10 +82,19 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         """
         What messages call the database.
         """
-        host = self.parameters.get("host") or self.parameters.get("hostaddr") or "the local server"
-        port = self.parameters.get("port", "")
-        database = self.parameters.get("dbname") or self.parameters.get("service", "")
-        return f"'{host}{':' if port else ''}{port}/{database}'"
+        # What is not said is in the environment, unless a service file says it.
+        known = self.parameters if "service" in self.parameters else {**surroundings(), **self.parameters}
+        user = known.get("user", "")
+        database = known.get("dbname") or f"the service {known.get('service', '')}"
+        hosts = (known.get("host") or known.get("hostaddr") or "[local]").split(",")
+        ports = known.get("port", "").split(",")
+        if len(ports) == 1:
+            ports *= len(hosts)
+        places = [
+            f"{f'[{host}]' if ':' in host else host}{':' if port else ''}{port}"
+            for host, port in zip(hosts, ports, strict=False)
+        ]
+        return f"{user}{'@' if user else ''}{','.join(places)}/{database}"
 
 
 def check_options(
@@ -108,6 +135,12 @@ def check_options(
     if not isinstance(schema, str) or "\0" in schema or len(schema.encode(errors="replace")) > _LONGEST_NAME:
         raise InvalidValue("schema", f"expected a name of at most {_LONGEST_NAME} bytes")
     _check_addresses(given)
+    _check_values(given)
+    if not given.keys() & {"dbname", "service"} and not surroundings().keys() & {"dbname", "service"}:
+        # libpq would take the user's name for it, mostly by mistake.
+        raise InvalidValue(
+            "dbname", "expected the name of a database, as in postgres://user:password@host:port/database"
+        )
     given.pop("connect_timeout", None)
     return Options(
         parameters=_DEFAULTS | given | {"client_encoding": "UTF8"},
@@ -130,7 +163,7 @@ def parse_url(url: str) -> Options:
     try:
         parts = urlsplit(url)
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query), errors="strict")
-        given = conninfo_to_dict(urlunsplit(parts._replace(scheme="postgresql", query="")))
+        given = conninfo_to_dict(f"postgresql://{parts.netloc}{parts.path}")
     except (psycopg.Error, ValueError):  # the text of either may quote the password
         raise InvalidValue("url", _URL_FORM) from None
     if parts.fragment:
@@ -168,6 +201,27 @@ def _check_names(parameters: Mapping[str, str]) -> None:
     for name, value in parameters.items():
         if "\0" in value:
             raise InvalidValue(name, "expected text without a null character")
+
+
+def surroundings() -> dict[str, str]:
+    """
+    Return libpq's own parameters, and those that its environment variables say.
+    """
+    return {option.keyword.decode(): option.val.decode() for option in pq.Conninfo.get_defaults() if option.val}
+
+
+def _check_values(parameters: Mapping[str, str]) -> None:
+    """
+    Refuse what libpq would refuse at each attempt to connect, as if a later one could do better.
+
+    Raises:
+        InvalidValue: naming the parameter.
+    """
+    for name, value in parameters.items():
+        if name in _CHOICES and value not in _CHOICES[name]:
+            raise InvalidValue(name, f"expected {' or '.join(_CHOICES[name])}, got {value!r}")
+        if name in _NUMBERS and not _WHOLE_NUMBER.fullmatch(value):
+            raise InvalidValue(name, f"expected a whole number, got {value!r}")
 
 
 def _check_addresses(parameters: Mapping[str, str]) -> None:

@@ -21,6 +21,9 @@ from psycopg.errors import error_from_result
 
 from timeline_trio.store import StoreUnavailable
 
+from ._failures import reason_of
+from ._options import surroundings
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -50,7 +53,9 @@ async def connect(options: Options) -> PGconn:
         # libpq would give all the time to the first one, and none to the others if that one hangs.
         with trio.move_on_after(options.connect_timeout / len(addresses) if left > 1 else inf):  # noqa: ASYNC912
             try:
-                return await _connect_to({**options.parameters, **address}, options.name)
+                return await _connect_to(
+                    {**options.parameters, **address}, options.name, is_one_of_several=len(addresses) > 1
+                )
             except StoreUnavailable as error:
                 failure = error
     raise failure
@@ -150,7 +155,7 @@ def _split(parameters: Mapping[str, str]) -> list[dict[str, str]]:
     Return the parameters of each single host. What is not said is in the environment, unless a service file says it.
     """
     names = ("host", "hostaddr", "port")
-    known = {} if "service" in parameters else _environment()
+    known = {} if "service" in parameters else surroundings()
     values = [parameters.get(name, known.get(name, "")).split(",") for name in names]
     count = max(map(len, values))
     # One port serves for all hosts.
@@ -160,12 +165,9 @@ def _split(parameters: Mapping[str, str]) -> list[dict[str, str]]:
     ]
 
 
-def _environment() -> dict[str, str]:
-    defaults = pq.Conninfo.get_defaults()
-    return {option.keyword.decode(): option.val.decode() for option in defaults if option.val}
-
-
-async def _connect_to(parameters: Mapping[str, str], name: str) -> PGconn:  # noqa: ASYNC910 - or it raises
+async def _connect_to(  # noqa: ASYNC910 - or it raises
+    parameters: Mapping[str, str], name: str, *, is_one_of_several: bool
+) -> PGconn:
     connection = pq.PGconn.connect_start(make_conninfo("", **parameters).encode())
     try:
         while connection.status != pq.ConnStatus.BAD:
@@ -177,7 +179,7 @@ async def _connect_to(parameters: Mapping[str, str], name: str) -> PGconn:  # no
                 return connection
             if status != pq.PollingStatus.FAILED:
                 await _wait(connection.socket, status)
-        _refuse(connection, name)
+        _refuse(connection, name, with_place=is_one_of_several)
     except trio.Cancelled:
         await _leave(connection)  # noqa: ASYNC102 - it is shielded and bounded itself
         raise
@@ -202,10 +204,10 @@ async def _leave(connection: PGconn) -> None:  # noqa: ASYNC910 - it follows a c
         connection.finish()
 
 
-def _refuse(connection: PGconn, name: str) -> NoReturn:
-    reason = connection.get_error_message().strip()
-    error = psycopg.OperationalError(reason)
-    raise StoreUnavailable("", f"{name} could not be connected to: {reason}") from error
+def _refuse(connection: PGconn, name: str, *, with_place: bool) -> NoReturn:
+    said = connection.get_error_message().strip()
+    reason = reason_of(said, with_place=with_place)
+    raise StoreUnavailable("", f"{name} could not be connected to: {reason}") from psycopg.OperationalError(said)
 
 
 def _check_encoding(connection: PGconn, name: str) -> None:

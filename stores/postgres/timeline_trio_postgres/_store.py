@@ -19,15 +19,17 @@ from timeline_trio.store import (
     ConnectionPool,
     PoolStatistics,
     RowStore,
+    StoreUnavailable,
     run_script,
 )
 
 from ._changes import tell
 from ._connector import PostgresConnector
 from ._dialect import PostgresDialect, RowRefused, Statements
-from ._failures import is_spent, translate
+from ._failures import FORBIDDEN, has_moved, is_spent, translate, words_of
+from ._layout import inspect
 from ._listener import listening
-from ._schema import create, inspect
+from ._schema import create, creation_schema, grants, identifier, user_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -37,14 +39,13 @@ if TYPE_CHECKING:
 
     from timeline_trio.store import Change, Script
 
+    from ._layout import Layout
     from ._options import Options
-    from ._schema import Layout
     from ._session import Session
 
 T = TypeVar("T")
 
 _logger: Final = logging.getLogger("timeline_trio_postgres")
-_MISSING_TABLE: Final = "42P01"
 _CLOSE_TIMEOUT: Final = 2.0  # seconds
 _POLL: Final = 0.001  # seconds
 _SPARE_THREADS: Final = 4  # for those left behind, which end as soon as their sockets are shut down
@@ -118,9 +119,9 @@ class PostgresStore(RowStore):
         if writes and not self.keeps_changes and not self._has_warned:
             self._has_warned = True
             _logger.warning(
-                "%s has no place for the changes of large operations: each save writes its operation anew. Call "
-                "create_schema() as the table's owner, and GRANT SELECT, INSERT, DELETE ON timeline_changes.",
+                "%s has no place for the changes of large operations: each save writes its operation anew; %s",
                 self._options.name,
+                "" if self._layout is None else self._layout.remedy,
             )
         return result
 
@@ -176,11 +177,18 @@ class PostgresStore(RowStore):
         try:
             return work(connection)
         except psycopg.Error as error:
-            if error.sqlstate == _MISSING_TABLE:
+            if has_moved(error):
                 self._layout = None  # the one that is made next may be another
             if is_spent(error):
                 session.mark_spent()
-            raise translate(error, self._options.name) from error
+            rights = self._missing_rights(connection) if error.sqlstate == FORBIDDEN else ""
+            raise translate(error, self._options.name, rights) from error
+
+    def _missing_rights(self, connection: Connection) -> str:
+        try:
+            return grants(self._options.schema, user_of(connection))
+        except psycopg.Error:  # the session has ended meanwhile
+            return ""
 
     def _find_layout(self, connection: Connection) -> Layout:
         layout = self._layout
@@ -197,14 +205,33 @@ class PostgresStore(RowStore):
         return layout
 
     def _create(self, connection: Connection) -> None:
-        layout = inspect(connection, self._options.schema, self._options.name)
+        schema = self._options.schema
+        layout = inspect(connection, schema, self._options.name)
         if layout is None:
-            create(connection, self._options.schema)
+            try:
+                create(connection, schema)
+            except psycopg.errors.InsufficientPrivilege as error:
+                raise self._uncreatable(error, connection) from error
+            except psycopg.errors.InvalidSchemaName as error:
+                if schema:
+                    raise
+                raise self._uncreatable(error, connection) from error
         elif not layout.keeps_changes:
             with suppress(psycopg.errors.InsufficientPrivilege):  # then each save writes its operation anew
-                create(connection, self._options.schema)
-                self._layout = None
+                # Where the table is, which need not be where new ones are made.
+                create(connection, layout.schema)
+        self._layout = None
         self._find_layout(connection)
+
+    def _uncreatable(self, error: psycopg.Error, connection: Connection) -> StoreUnavailable:
+        schema, user = self._options.schema or creation_schema(connection), user_of(connection)
+        return StoreUnavailable(
+            "",
+            f"{self._options.name} has no table 'timelines', and we may not create it ({words_of(error)}); run: "
+            f"GRANT USAGE, CREATE ON SCHEMA {identifier(schema)} TO {identifier(user)}; or run "
+            f"timeline_trio_postgres.SCHEMA as an administrator, then {grants(self._options.schema, user)}, "
+            "and open with create=false",
+        )
 
     def _run(self, begin: Callable[[], Script[T]], connection: Connection, *, transaction: bool) -> T:
         layout = self._find_layout(connection)
