@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from timeline_trio.testing.servers import RedisCluster, RedisServer
+    from timeline_trio_redis import RedisStore
 
 OPIDS = [f"op-{number}" for number in range(50)]
 MOVING = "op"
@@ -101,6 +102,41 @@ async def test_dead_cluster_is_told_and_used_again(redis_cluster: RedisCluster, 
                     break
                 except StoreUnavailable:
                     await trio.sleep(0.05)
+
+
+async def test_callers_behind_a_frozen_cluster_are_answered_together(redis_cluster: RedisCluster, url: str) -> None:
+    took: list[float] = []
+
+    async def call(store: RedisStore, opid: str) -> None:
+        with pytest.raises(StoreUnavailable, match=r"in time|cannot be reached"):
+            await store.merge(opid, stages(stage("b")))
+        took.append(trio.current_time() - began)
+
+    async with open_redis(url, timeout=0.5) as store:
+        await store.merge_many([MergeRequest(opid, stages(stage(opid))) for opid in OPIDS])
+        try:
+            redis_cluster.freeze()
+            for _ in range(2):
+                began = trio.current_time()
+                async with trio.open_nursery() as nursery:
+                    for opid in OPIDS[:16]:
+                        nursery.start_soon(call, store, opid)
+        finally:
+            redis_cluster.thaw()
+        assert len(took) == 32
+        assert max(took) < 3
+
+
+async def test_failure_names_the_node_and_the_cluster(partial_cluster: RedisCluster, url: str) -> None:
+    dead = partial_cluster.nodes[1]
+    async with open_redis(url, timeout=1) as store:
+        await store.merge_many([MergeRequest(opid, stages(stage(opid))) for opid in OPIDS])
+        await trio.to_thread.run_sync(dead.kill)
+        answers = await store.merge_many([MergeRequest(opid, stages(stage(opid, 1))) for opid in OPIDS])
+    failures = {str(answer) for answer in answers if isinstance(answer, StoreUnavailable)}
+    cluster = partial_cluster.url.removesuffix("/0")
+    assert len(failures) == 1
+    assert f"the Redis server {dead.host}:{dead.port} of the cluster {cluster} cannot be reached" in failures.pop()
 
 
 def owner_of(cluster: RedisCluster, slot: str) -> RedisServer:

@@ -4,6 +4,7 @@ Tests of the Redis store when callers leave, connections break, and the server i
 
 from __future__ import annotations
 
+import logging
 import random
 import signal
 import subprocess
@@ -13,8 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import coredis
 import pytest
 import trio
+import trio.testing
 
 from timeline_trio import Config, Stage, open_manager
 from timeline_trio.model import Update
@@ -26,10 +29,10 @@ from .case_support import Failures
 from .redis_support import PATIENCE, SECOND, known, stage, stages, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from timeline_trio.store import Revision
-    from timeline_trio.testing.servers import RedisServer
+    from timeline_trio.testing.servers import RedisCluster, RedisServer
     from timeline_trio_redis import RedisStore
 
 PROGRAM = Path(__file__).with_name("redis_program.py")
@@ -104,6 +107,7 @@ async def test_cancelled_calls_disturb_nobody_else(redis_server: RedisServer, re
             with trio.move_on_after(0.0005):
                 await store.mget(["a"] * 50)
                 await store.latest(0, 50)
+            await trio.sleep(0.001)  # what is left behind is done all the same, and the server must keep up with it
 
     done = trio.Event()
     async with open_redis(redis_url) as store:
@@ -187,6 +191,95 @@ async def test_silent_connection_is_given_up_with_its_caller(redis_server: Redis
         redis_server.thaw()
         await store.merge("op", stages(stage("b")))
         assert store.statistics().connections == 1
+
+
+async def merge_one(store: RedisStore) -> None:
+    await store.merge("op", stages(stage("b")))
+
+
+async def ask_latest(store: RedisStore) -> None:
+    await store.latest(0, 9)
+
+
+async def hear_one(store: RedisStore) -> None:
+    async with store.watch() as changes:
+        await anext(changes)
+
+
+@pytest.mark.parametrize("call", [merge_one, ask_latest, hear_one])
+@pytest.mark.parametrize("connected", [True, False])
+@pytest.mark.parametrize("cluster", [True, False])
+async def test_call_under_way_when_the_store_is_closed_says_so(
+    redis_server: RedisServer,
+    redis_url: str,
+    redis_cluster: RedisCluster,
+    redis_cluster_url: str,
+    call: Callable[[RedisStore], Awaitable[None]],
+    connected: bool,  # noqa: FBT001
+    cluster: bool,  # noqa: FBT001
+) -> None:
+    async def call_and_fail() -> None:
+        with pytest.raises(StoreUnavailable, match=r"^the store of redis://127.0.0.1:[0-9]+ is closed$") as caught:
+            await call(store)
+        failures.append(caught.value)
+
+    failures: list[StoreUnavailable] = []
+    servers = redis_cluster if cluster else redis_server
+    url = f"{redis_cluster_url}?cluster=true" if cluster else redis_url
+    try:
+        async with trio.open_nursery() as nursery:
+            async with open_redis(url) as store:
+                await store.merge("op", stages(stage("a")))
+                if not connected:
+                    for node in redis_cluster.nodes if cluster else [redis_server]:
+                        node.execute("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+                    await wait_until(lambda: store.statistics().connections == 0)
+                servers.freeze()
+                nursery.start_soon(call_and_fail)
+                await trio.testing.wait_all_tasks_blocked()
+            closed_at = trio.current_time()
+        assert trio.current_time() - closed_at < 1
+    finally:
+        servers.thaw()
+    assert len(failures) == 1
+
+
+async def test_own_connections_leave_the_log_of_the_driver_to_the_application(
+    durable_server: RedisServer, durable_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "coredis")
+    filters = list(logging.getLogger("coredis").filters)
+    async with open_redis(durable_url, timeout=0.3) as store:
+        await store.merge("op", stages(stage("a")))
+        durable_server.freeze()
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable):
+                await store.merge("op", stages(stage("b")))
+            with pytest.raises(StoreUnavailable):
+                async with store.watch():
+                    pass
+        durable_server.thaw()
+        await store.merge("op", stages(stage("b")))
+        async with store.watch() as changes:
+            await trio.to_thread.run_sync(durable_server.kill)
+            with pytest.raises(StoreUnavailable):
+                await anext(changes)
+        with pytest.raises(StoreUnavailable):
+            await store.merge("op", stages(stage("b")))
+        assert [record for record in caplog.records if record.name == "coredis"] == []
+        await trio.to_thread.run_sync(durable_server.restart)
+        async with (
+            coredis.Redis(durable_server.host, durable_server.port) as client,
+            coredis.Redis(durable_server.host, durable_server.port) as other,
+        ):
+            await store.merge("op", stages(stage("b")))
+            await client.ping()
+            await other.ping()
+            await trio.to_thread.run_sync(durable_server.kill)
+            await wait_until(lambda: store.statistics().connections == 0)
+            await wait_until(lambda: len([r for r in caplog.records if r.name == "coredis"]) == 2)
+        await trio.to_thread.run_sync(durable_server.restart)
+    assert logging.getLogger("coredis").filters == filters
 
 
 async def test_call_that_comes_late_after_a_freeze_undoes_nothing(redis_server: RedisServer, redis_url: str) -> None:

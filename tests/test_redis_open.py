@@ -5,8 +5,11 @@ Tests of opening Redis stores: URLs, options, clients of the application, and se
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +20,7 @@ from coredis.connection import TCPConnection, TCPLocation
 from coredis.pool import ConnectionPool
 
 from timeline_trio import WrongProcess, open_manager
-from timeline_trio.model import InvalidValue
+from timeline_trio.model import InvalidValue, Update
 from timeline_trio.store import StoreUnavailable
 from timeline_trio.store import open_store as open_by_scheme
 from timeline_trio.testing.servers import start_redis
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from timeline_trio.testing.servers import RedisCluster, RedisServer
 
 PASSWORD = "p@ss:w/rd#%"  # noqa: S105 - of a server that lives for one test
+PAGE = Path(__file__).parent.parent / "stores" / "redis" / "README.md"
 QUOTED = "p%40ss%3Aw%2Frd%23%25"
 
 
@@ -155,11 +159,89 @@ async def test_login_with_any_password(guarded_server: RedisServer, user: str) -
 async def test_user_without_the_keys_is_told(redis_server: RedisServer, redis_url: str) -> None:
     redis_server.execute("ACL", "SETUSER", "guest", "on", ">secret", "~other:*", "+@all")
     try:
-        with pytest.raises(StoreUnavailable, match="does not let this user do that"):
+        with pytest.raises(
+            StoreUnavailable, match="does not let this user touch the keys; a user for the store alone needs"
+        ):
             async with open_store(redis_url.replace("redis://", "redis://guest:secret@")):
                 pass
     finally:
         redis_server.execute("ACL", "DELUSER", "guest")
+
+
+@pytest.mark.parametrize(
+    ("command", "named"), [("exists", "run EXISTS"), ("evalsha", "run EVALSHA"), ("zadd", "run (a command|ZADD)")]
+)
+async def test_user_without_a_command_is_told_which(
+    redis_server: RedisServer, redis_url: str, command: str, named: str
+) -> None:
+    redis_server.execute("ACL", "SETUSER", "guest", "on", ">secret", "~*", "&*", "+@all", f"-{command}")
+    try:
+        with pytest.raises(StoreUnavailable, match=f"does not let this user {named}; a user for the store alone needs"):
+            async with open_store(redis_url.replace("redis://", "redis://guest:secret@")) as store:
+                await store.merge("op", stages(stage("a")))
+    finally:
+        redis_server.execute("ACL", "DELUSER", "guest")
+
+
+@pytest.mark.parametrize("prefix", ["timeline", "ops*:[x]", 'my "ops"\\'])
+async def test_line_of_the_message_allows_all_that_is_needed_and_no_more(
+    redis_server: RedisServer, redis_url: str, prefix: str
+) -> None:
+    redis_server.execute("ACL", "SETUSER", "guest", "on", ">secret")
+    url = redis_url.replace("redis://", "redis://guest:secret@")
+    try:
+        with pytest.raises(StoreUnavailable, match="does not let this user run EXISTS") as caught:
+            async with open_redis(url, prefix=prefix):
+                pass
+        line = str(caught.value).partition("needs: ")[2]
+        redis_server.execute(*shlex.split(line.replace("<user>", "guest")))
+        async with open_redis(url, prefix=prefix, expire_after=1000) as store, open_redis(url, prefix=prefix) as other:
+            async with store.watch() as changes:
+                await store.merge("op", Update(stages=(stage("a"),), writer="w", sequence=1))
+                assert (await anext(changes)).opid == "op"
+            await other.merge("op", stages(stage("b")))
+            redis_server.execute("DEL", *redis_server.execute("KEYS", "*:op:op").split("\r\n")[2:3])
+            assert await store.latest(0, 9) == []
+            await store.merge("op", stages(stage("a")))
+            await store.read("op")
+            await store.delete("op")
+        with pytest.raises(StoreUnavailable, match="touch the keys"):
+            async with open_redis(url, prefix="ops-x"):
+                pass
+    finally:
+        redis_server.execute("ACL", "DELUSER", "guest")
+
+
+async def test_line_of_the_message_is_enough_on_a_cluster(redis_cluster: RedisCluster, redis_cluster_url: str) -> None:
+    url = f"{redis_cluster_url}?cluster=true".replace("redis://", "redis://guest:secret@")
+    line = line_of_the_page(cluster=True).replace("PASSWORD", "secret").replace(" app ", " guest ")
+    try:
+        for node in redis_cluster.nodes:
+            node.execute(*line.split())
+        async with open_redis(url) as store, store.watch() as changes:
+            await store.merge("op", stages(stage("a")))
+            assert (await anext(changes)).opid == "op"
+    finally:
+        for node in redis_cluster.nodes:
+            node.execute("ACL", "DELUSER", "guest")
+
+
+async def test_line_of_the_page_is_enough(redis_server: RedisServer, redis_url: str) -> None:
+    redis_server.execute(*line_of_the_page().replace("PASSWORD", "secret").replace(" app ", " guest ").split())
+    try:
+        async with (
+            open_store(redis_url.replace("redis://", "redis://guest:secret@")) as store,
+            store.watch() as changes,
+        ):
+            await store.merge("op", stages(stage("a")))
+            assert (await anext(changes)).opid == "op"
+    finally:
+        redis_server.execute("ACL", "DELUSER", "guest")
+
+
+def line_of_the_page(*, cluster: bool = False) -> str:
+    (line,) = (line for line in PAGE.read_text().splitlines() if line.startswith("ACL SETUSER"))
+    return f"{line} +cluster|slots" if cluster else line
 
 
 async def test_user_who_may_not_publish_still_saves(redis_server: RedisServer, redis_url: str) -> None:
@@ -168,7 +250,7 @@ async def test_user_who_may_not_publish_still_saves(redis_server: RedisServer, r
         async with open_store(redis_url.replace("redis://", "redis://mute:secret@")) as store:
             assert (await store.merge("op", stages(stage("a")))).changed
             assert (await known(store)).revision.version == 1
-            with pytest.raises(StoreUnavailable, match="does not let this user do that"):
+            with pytest.raises(StoreUnavailable, match="by polling only; allow &timeline:changes to hear of them"):
                 async with store.watch():
                     pass
     finally:
@@ -425,17 +507,97 @@ async def test_certificate_of_a_tls_server_is_checked(tmp_path: Path) -> None:
     with start_redis(options=options) as server:
         server.execute("CONFIG", "SET", "tls-port", str(server.port))
         address = f"rediss://localhost:{server.port}"
-        with pytest.raises(StoreUnavailable, match="cannot be reached"):
+        with pytest.raises(StoreUnavailable, match=r"is not trusted \(self.signed certificate\).*\?ca_file=PATH"):
             async with open_store(address):
                 pass
-        with pytest.raises(StoreUnavailable, match="with certificates cannot be read"):
-            async with open_store(f"{address}?ca_file=/nowhere.pem"):
+        with pytest.raises(StoreUnavailable, match=r"certificate for another name .* use the name"):
+            async with open_store(f"{address.replace('localhost', '127.0.0.1')}?ca_file={certificate}"):
+                pass
+        for no_certificate in ("/nowhere.pem", str(tmp_path), str(tmp_path / "key.pem")):
+            with pytest.raises(InvalidValue, match="cannot be read, or holds no certificates") as caught:
+                async with open_store(f"{address}?ca_file={no_certificate}"):
+                    pass
+            assert caught.value.field == "ca_file"
+        with pytest.raises(StoreUnavailable, match="if its port speaks TLS, use rediss://"):
+            async with open_store(address.replace("rediss://", "redis://")):
                 pass
         async with open_store(f"{address}?ca_file={certificate}") as store:
             await store.merge("op", stages(stage("a")))
             async with store.watch() as changes:
                 await store.merge("op", stages(stage("b")))
                 assert (await anext(changes)).opid == "op"
+        server.execute("CONFIG", "SET", "tls-auth-clients", "yes")
+        with pytest.raises(StoreUnavailable, match="if it asks clients for a certificate"):
+            async with open_store(f"{address}?ca_file={certificate}"):
+                pass
+
+
+async def test_tls_to_a_port_without_it_says_so(redis_url: str) -> None:
+    with pytest.raises(StoreUnavailable, match="if its port speaks no TLS, use redis://"):
+        async with open_store(f"{redis_url.replace('redis://', 'rediss://')}?timeout=0.5"):
+            pass
+
+
+async def test_unknown_host_is_told() -> None:
+    with pytest.raises(StoreUnavailable, match="its host name is not known, or could not be looked up"):
+        async with open_store("redis://nowhere.invalid"):
+            pass
+
+
+async def test_missing_socket_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="there is no such socket file"):
+        async with open_redis(coredis.Redis(unix_socket_path=str(tmp_path / "none"))):
+            pass
+
+
+async def test_database_out_of_range_is_told(redis_url: str) -> None:
+    with pytest.raises(StoreUnavailable, match="has no database of that number"):
+        async with open_store(f"{redis_url.removesuffix('/0')}/99"):
+            pass
+
+
+async def test_server_with_too_many_clients_says_so(redis_server: RedisServer, redis_url: str) -> None:
+    async with raw_client(redis_server) as client:
+        await client.ping()
+        redis_server.execute("CONFIG", "SET", "maxclients", "2")  # one is for what sets it back
+        try:
+            async with raw_client(redis_server) as other:
+                await other.ping()
+                for _ in range(5):
+                    with pytest.raises(StoreUnavailable, match=r"has as many clients as it allows; .* `maxclients`"):
+                        async with open_store(redis_url):
+                            pass
+        finally:
+            redis_server.execute("CONFIG", "SET", "maxclients", "1000")
+
+
+async def test_server_in_protected_mode_says_so() -> None:
+    async def refuse(stream: trio.SocketStream) -> None:
+        await stream.send_all(b"-DENIED Redis is running in protected mode because ...\r\n")
+        await stream.aclose()
+
+    async with trio.open_nursery() as nursery:
+        listeners: list[trio.SocketListener] = await nursery.start(partial(trio.serve_tcp, refuse, 0, host="127.0.0.1"))
+        port = listeners[0].socket.getsockname()[1]
+        with pytest.raises(StoreUnavailable, match="is in protected mode"):
+            async with open_store(f"redis://127.0.0.1:{port}"):
+                pass
+        nursery.cancel_scope.cancel()
+
+
+async def test_error_without_a_text_of_its_own_keeps_its_first_words(redis_cluster_url: str) -> None:
+    with pytest.raises(StoreUnavailable, match=r"could not do that \(SELECT is not allowed in cluster mode\)"):
+        async with open_store(f"{redis_cluster_url.removesuffix('/0')}/3"):
+            pass
+
+
+def test_program_of_the_page_finds_what_it_saved_before(redis_url: str) -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    program = program.replace("redis://localhost", redis_url)
+    command = [sys.executable, "-W", "error", "-c", program]
+    first, second = (subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(2))  # noqa: S603
+    assert (first.stdout, first.stderr) == ("stored: []\n", "")
+    assert re.fullmatch(r"stored: \['deploy-[0-9]+'\]\n", second.stdout)
 
 
 def make_certificate(folder: Path) -> None:

@@ -23,6 +23,7 @@ from timeline_trio.store import (
     NotFound,
     Revision,
     StoreRejected,
+    StoreUnavailable,
     Unchanged,
     Unreadable,
     WatchesChanges,
@@ -149,8 +150,8 @@ async def test_save_costs_its_changes_whatever_the_size(redis_server: RedisServe
     assert few["evalsha"] == 1
     assert few["hset"] == 2
     assert not {"hgetall", "hvals"} & few.keys()
-    assert abs(few_bytes - many_bytes) < 20
-    assert few_bytes < 1_000
+    # Of a document of some hundred thousand bytes. What asking the server itself takes is among it, now and then late.
+    assert max(few_bytes, many_bytes) < 1_000
 
 
 async def test_equal_state_writes_nothing(redis_server: RedisServer, redis_url: str) -> None:
@@ -303,21 +304,62 @@ async def test_damaged_operation_is_told_and_others_are_read(
             assert kinds == {"op": Unreadable, "other": Found}
 
 
-@pytest.mark.parametrize("key", ["op:op", "versions:op", "index", "incarnation"])
-async def test_foreign_key_stops_a_merge_before_it_writes(redis_server: RedisServer, redis_url: str, key: str) -> None:
+async def test_foreign_key_of_an_operation_makes_it_unreadable(redis_server: RedisServer, redis_url: str) -> None:
     async with open_redis(redis_url) as store:
-        await store.merge("op", stages(stage("a")))
-        if key == "incarnation":
-            await store.delete("op")  # it is looked at for a new operation only
-        redis_server.execute("DEL", f"{TAG}:{key}")
-        redis_server.execute("LPUSH", f"{TAG}:{key}", "mine")
+        redis_server.execute("LPUSH", f"{TAG}:op:op", "mine")
         requests = [MergeRequest("op", stages(stage("b"))), MergeRequest("other", stages(stage("b")))]
         answers = await store.merge_many(requests)
         assert isinstance(answers[0], CorruptEntry)
         assert isinstance(answers[1], Merged)
-        for answer in await store.mget(["op"]):
-            assert isinstance(answer, Unreadable) is (key == "op:op")
-            assert isinstance(answer, Unreadable) or answer.revision.version == 1
+        (answer,) = await store.mget(["op"])
+        assert isinstance(answer, Unreadable)
+
+
+@pytest.mark.parametrize("junk", [("LPUSH", "mine"), ("SET", "mine")])
+@pytest.mark.parametrize("key", ["versions:op", "index", "due", "incarnation", "sequence:1:w:op"])
+@pytest.mark.parametrize("expire_after", [None, 1000])
+async def test_foreign_key_beside_an_operation_is_named_and_nothing_is_lost(
+    redis_server: RedisServer, redis_url: str, key: str, junk: tuple[str, str], expire_after: float | None
+) -> None:
+    command, value = junk
+    async with open_redis(redis_url, expire_after=expire_after) as store:
+        await store.merge("op", stages(stage("a")))
+        held = await known(store)
+        if key == "incarnation":
+            await store.delete("op")  # it is looked at for a new operation only
+        redis_server.execute("DEL", f"{TAG}:{key}")
+        redis_server.execute(command, f"{TAG}:{key}", value)
+        update = Update(stages=(stage("b"),), writer="w", sequence=1)
+        answers = await store.merge_many([MergeRequest("op", update), MergeRequest("other", stages(stage("b")))])
+        assert type(answers[0]) is StoreUnavailable
+        assert f"{TAG}:{key}" in str(answers[0])
+        assert isinstance(answers[1], Merged)
+        for answer in await store.mget(["op"], {"op": held}):
+            assert isinstance(answer, Unchanged)
+        redis_server.execute("DEL", f"{TAG}:{key}")
+        assert (await store.merge("op", update)).changed
+
+
+async def test_foreign_versions_are_not_relied_on(redis_server: RedisServer, redis_url: str) -> None:
+    async with open_redis(redis_url) as store:
+        await store.merge("op", stages(*(stage(f"s{number}") for number in range(9))))
+        old = await known(store)
+        await store.merge("op", stages(stage("s1", 1)))
+        redis_server.execute("DEL", f"{TAG}:versions:op")
+        redis_server.execute("SET", f"{TAG}:versions:op", "mine")
+        answer = await store.read("op", old)
+        assert isinstance(answer, Found)
+        assert answer.document.stages["s1", ""] == stage("s1", 1)
+
+
+@pytest.mark.parametrize("key", ["index", "due"])
+async def test_foreign_index_is_named_by_who_deletes(redis_server: RedisServer, redis_url: str, key: str) -> None:
+    async with open_redis(redis_url) as store:
+        await store.merge("op", stages(stage("a")))
+        redis_server.execute("SET", f"{TAG}:{key}", "mine")
+        with pytest.raises(StoreUnavailable, match=f"{TAG}:{key}"):
+            await store.delete("op")
+        assert await store.mget(["op"]) == []
 
 
 async def test_unknown_fields_of_a_newer_version_are_passed_over(redis_server: RedisServer, redis_url: str) -> None:
@@ -335,12 +377,47 @@ async def test_foreign_member_of_the_index_is_unreadable(redis_server: RedisServ
     assert [(answer.opid, type(answer)) for answer in answers] == [(" no id ", Unreadable), ("op", Found)]
 
 
-async def test_foreign_index_hides_its_own_bucket_alone(redis_server: RedisServer, redis_url: str) -> None:
+async def test_foreign_index_is_named_since_it_hides_operations(redis_server: RedisServer, redis_url: str) -> None:
     async with open_redis(redis_url) as store:
         await store.merge("op", stages(stage("a")))
         await store.merge("other", stages(stage("a")))
         redis_server.execute("SET", f"{TAG}:index", "mine")
+        with pytest.raises(StoreUnavailable, match=f"the key '{TAG}:index' holds what is not this store's"):
+            await store.latest(0, 9)
+        redis_server.execute("DEL", f"{TAG}:index")
         assert [answer.opid for answer in await store.latest(0, 9)] == ["other"]
+
+
+@pytest.mark.parametrize("limit", [2**31, 2**63 - 1, 2**63, 2**70])
+async def test_limit_may_be_any_number(redis_url: str, limit: int) -> None:
+    async with open_redis(redis_url) as store:
+        await store.merge("op", stages(stage("a")))
+        assert [answer.opid for answer in await store.latest(0, limit)] == ["op"]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 10])
+async def test_latest_is_full_whatever_has_gone_before(redis_server: RedisServer, redis_url: str, limit: int) -> None:
+    clock = ManualClock()
+    async with open_redis(redis_url, clock=clock) as store:
+        for opid in ["a", "b", "c", *(f"gone-{number}" for number in range(40)), "d", "e"]:
+            clock.advance(1)
+            await store.merge(opid, stages(stage("s")))
+        for key in redis_server.execute("KEYS", "*:op:gone-*").split("\r\n")[2::2]:
+            redis_server.execute("DEL", key)
+        expected = ["e", "d", "c", "b", "a"][:limit]
+        assert [answer.opid for answer in await store.latest(0, limit)] == expected
+        assert [answer.opid for answer in await store.latest(0, limit)] == expected
+
+
+async def test_latest_ends_where_what_is_gone_stays_in_a_foreign_bucket(
+    redis_server: RedisServer, redis_url: str
+) -> None:
+    async with open_redis(redis_url) as store:
+        await store.merge("op", stages(stage("a")))
+        for number in range(5):  # none of these is of this bucket, so nobody looks for them there
+            redis_server.execute("ZADD", "{timeline:b43}:index", str(2**52), f"gone-{number}")
+        for _ in range(2):
+            assert [answer.opid for answer in await store.latest(0, 1)] == ["op"]
 
 
 async def test_deleted_operation_is_forgotten(redis_server: RedisServer, redis_url: str) -> None:

@@ -21,8 +21,9 @@ from coredis.exceptions import (
     ConnectionError as ConnectionFailed,
 )
 
-from ._link import Link, as_replies
-from ._server import Command, Reply
+from ._failures import NotConnected, translate
+from ._link import Link
+from ._server import Command, Reply, StoreClosed
 from ._subscription import subscribe
 
 if TYPE_CHECKING:
@@ -32,10 +33,12 @@ if TYPE_CHECKING:
     from coredis.connection import Location
 
     from ._connect import Connector
+    from ._connections import Connections
 
 _TRIES: Final = 5
 _PAUSE: Final = 0.05  # seconds before a command is sent again to a slot that is on its way
-_MAP_TIMEOUT: Final = 2.0  # seconds for one node to tell the map; there are others
+_MAP_TIMEOUT: Final = 2.0  # seconds for one node to tell the map, where there are others
+_NODES_ASKED: Final = 3  # at least, within the timeout
 
 
 class _Sending:
@@ -48,6 +51,7 @@ class _Sending:
         self.location: Location | None = None  # where a redirection sent it, for the next try only
         self.asking = False
         self.reply: Reply = None
+        self.node: Location | None = None  # where the reply came from
 
 
 class ClusterServer:
@@ -55,22 +59,23 @@ class ClusterServer:
     Sends each command to the node that serves its slot.
     """
 
-    def __init__(self, connector: Connector, nursery: trio.Nursery) -> None:
+    def __init__(self, connector: Connector, connections: Connections) -> None:
         self._connector = connector
-        self._nursery = nursery
+        self._connections = connections
         self._links: dict[Location, Link] = {}
         self._slots: dict[int, Location] = {}
         self._nodes: list[Location] = list(connector.locations)
         self._stale = True
         self._refreshing = trio.Lock()
-        self._failure: Exception | None = None  # of the last one that was asked for the map
+        self._asked = 0  # times that all nodes were asked for the map in vain
+        self._failure: tuple[Location, Exception] | None = None  # of the last one that was asked for the map
 
     @property
     def name(self) -> str:
         """
         What it is called in messages.
         """
-        return self._connector.name
+        return self._connector.place.name
 
     @property
     def connections(self) -> int:
@@ -95,7 +100,7 @@ class ClusterServer:
             waiting = [sending for sending in waiting if self._is_redirected(sending)]
             if not waiting:
                 break
-        return as_replies([sending.reply for sending in sendings], self.name)  # noqa: ASYNC910 - there is always one try
+        return [self._reply_of(sending) for sending in sendings]  # noqa: ASYNC910 - there is always one try
 
     def subscribe(self, channel: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """
@@ -105,7 +110,7 @@ class ClusterServer:
             StoreUnavailable: on entering, or at any step of the iterator.
         """
         nodes = random.sample(self._nodes, len(self._nodes))
-        return subscribe(self._connector, nodes, channel, self._nursery)
+        return subscribe(self._connector, nodes, channel, self._connections)
 
     async def _send(self, sendings: Iterable[_Sending]) -> None:
         await trio.lowlevel.checkpoint()
@@ -113,7 +118,7 @@ class ClusterServer:
         for sending in sendings:
             location = sending.location or self._slots.get(sending.command.slot)
             if location is None:
-                sending.reply = self._failure or ClusterDownError("no node serves the slot")
+                sending.node, sending.reply = self._failure or (None, ClusterDownError("no node serves the slot"))
                 self._stale = True
             else:
                 groups.setdefault((location, sending.asking), []).append(sending)
@@ -128,7 +133,7 @@ class ClusterServer:
     async def _send_group(self, location: Location, asking: bool, group: Sequence[_Sending]) -> None:  # noqa: FBT001 - a task's arguments
         replies = await self._link(location).run([sending.command for sending in group], asking=asking)
         for sending, reply in zip(group, replies, strict=True):
-            sending.reply = reply
+            sending.reply, sending.node = reply, location
             sending.location, sending.asking = None, False
             if isinstance(reply, ConnectionFailed | TimeoutError | ClusterDownError):
                 self._stale = True
@@ -140,6 +145,13 @@ class ClusterServer:
                     self._slots[sending.command.slot] = sending.location
                     self._stale = True
 
+    def _reply_of(self, sending: _Sending) -> Reply:
+        if not isinstance(sending.reply, Exception):
+            return sending.reply
+        connector = self._connector
+        node = None if isinstance(sending.reply, StoreClosed) else sending.node
+        return translate(sending.reply, connector.place_of(node) if node else connector.place)
+
     @staticmethod
     def _is_redirected(sending: _Sending) -> bool:
         return isinstance(sending.reply, AskError | TryAgainError)
@@ -147,7 +159,7 @@ class ClusterServer:
     def _link(self, location: Location) -> Link:
         link = self._links.get(location)
         if link is None:
-            link = self._links[location] = Link(self._connector, location, self._nursery)
+            link = self._links[location] = Link(self._connector, location, self._connections)
         return link
 
     async def _refresh(self) -> None:
@@ -156,14 +168,28 @@ class ClusterServer:
         """
         if not self._stale:
             return  # noqa: ASYNC910 - sending is the checkpoint
+        asked = self._asked
         async with self._refreshing:
-            known = dict.fromkeys([*random.sample(self._nodes, len(self._nodes)), *self._connector.locations])
-            for location in known if self._stale else ():
-                with trio.move_on_after(min(_MAP_TIMEOUT, self._connector.timeout)):
-                    (reply,) = await self._link(location).run([_ASK_FOR_SLOTS])
-                    if self._take_map(reply, location):
-                        return
-                    self._failure = reply if isinstance(reply, Exception) else None
+            if not self._stale or self._asked != asked:
+                return  # somebody did, while this one was in line
+            # A caller waits for the map no longer than for an answer, so a few silent nodes must leave time for others.
+            with trio.move_on_after(self._connector.timeout):
+                await self._ask_all()
+            self._asked += 1
+
+    async def _ask_all(self) -> None:  # noqa: ASYNC910 - there is at least one node
+        known = dict.fromkeys([*random.sample(self._nodes, len(self._nodes)), *self._connector.locations])
+        patience = self._connector.timeout
+        if len(known) > 1:
+            patience = min(_MAP_TIMEOUT, patience / _NODES_ASKED)
+        for location in known:
+            with trio.move_on_after(patience) as scope:
+                (reply,) = await self._link(location).run([_ASK_FOR_SLOTS])
+                if self._take_map(reply, location):
+                    return
+                self._failure = (location, reply) if isinstance(reply, Exception) else None
+            if scope.cancelled_caught:
+                self._failure = location, NotConnected(f"no map of the slots within {patience} s")
 
     def _take_map(self, reply: Reply, asked: Location) -> bool:
         slots: dict[int, Location] = {}

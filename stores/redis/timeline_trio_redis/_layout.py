@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from timeline_trio.model import InvalidValue
+from timeline_trio.store import StoreUnavailable
 
 if TYPE_CHECKING:
     from timeline_trio.model import StageKey
@@ -93,6 +94,13 @@ class Layout:
         Return the slot and the key of each bucket's index.
         """
         return [(slot, f"{{{tag}}}:index") for slot, tag in zip(self._slots, self._tags, strict=True)]
+
+
+def foreign_key(key: str) -> StoreUnavailable:
+    """
+    Return the error about a key that holds something else, which is left alone.
+    """
+    return StoreUnavailable("", f"the key {key!r} holds what is not this store's; rename or delete it, and try again")
 
 
 def stage_field(key: StageKey) -> bytes:

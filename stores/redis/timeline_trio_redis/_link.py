@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import signal
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 import trio
@@ -21,7 +22,9 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from coredis.exceptions import ConnectionError as ConnectionFailed
 from trio.lowlevel import enable_ki_protection
 
-from ._failures import translate
+from ._failures import LoginCut, LoginRefused, NotConnected, translate
+from ._quiet import quiet_driver
+from ._server import StoreClosed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -29,11 +32,14 @@ if TYPE_CHECKING:
     from coredis.connection import BaseConnection, Location
 
     from ._connect import Connector
+    from ._connections import Connections
+    from ._place import Place
     from ._server import Command, Reply
 
 _SILENCE: Final = 1.0  # seconds without a byte after which a caller that leaves takes the connection with it
 
 _ASKING: Final = b"ASKING"
+_LOST: Final = "Connection lost"  # how the driver's texts begin where there was a connection
 
 
 class _Status:
@@ -71,9 +77,10 @@ async def run_connection(
         on_ready(connection)
 
     failure: Exception | None = None
-    with trio.move_on_after(connector.timeout) as scope:  # noqa: ASYNC912 - the driver connects
+    refusal: list[bytes] = []
+    with quiet_driver(), trio.move_on_after(connector.timeout) as scope:  # noqa: ASYNC912 - the driver connects
         try:
-            connection = connector.connect(location)
+            connection = connector.connect(location, refusal.append)
         except Exception as error:  # noqa: BLE001 - of whatever settings an application's client was made with
             return error
         try:
@@ -93,7 +100,27 @@ async def run_connection(
             _close_streams(connection)
     if ready:
         return None
-    return failure or TimeoutError(f"no connection within {connector.timeout} s")
+    return _explained(failure, refusal, connector.timeout)
+
+
+def _explained(failure: Exception | None, refusal: Sequence[bytes], timeout: float) -> Exception:
+    """
+    Return why a connection could not be opened.
+    """
+    if failure is None:
+        return NotConnected(f"no connection within {timeout} s")
+    if not _is_loss(failure):
+        return failure
+    # The driver knows that the connection was closed, and not what the server said before it did that.
+    explained: Exception
+    if refusal:
+        explained = LoginRefused(refusal[0].decode(errors="replace").removeprefix("ERR "))
+    elif str(failure).startswith(_LOST):
+        explained = LoginCut(str(failure))
+    else:
+        return failure
+    explained.__cause__ = failure
+    return explained
 
 
 def _is_interrupt(error: BaseException) -> bool:
@@ -125,13 +152,13 @@ class Link:
     Args:
         connector: makes the connections.
         location: the node.
-        nursery: runs the connections.
+        connections: runs them.
     """
 
-    def __init__(self, connector: Connector, location: Location, nursery: trio.Nursery) -> None:
+    def __init__(self, connector: Connector, location: Location, connections: Connections) -> None:
         self._connector = connector
         self._location = location
-        self._nursery = nursery
+        self._connections = connections
         self._connection: BaseConnection | None = None
         self._attempt: _Attempt | None = None
 
@@ -164,6 +191,8 @@ class Link:
         replies = await self._send(commands, asking=asking)
         if was_open and all(_is_loss(reply) for reply in replies):
             replies = await self._send(commands, asking=asking)
+        if self._connections.are_closed:
+            return [StoreClosed() if _is_loss(reply) else reply for reply in replies]
         return replies
 
     async def _send(self, commands: Sequence[Command], *, asking: bool) -> list[Reply]:
@@ -202,8 +231,13 @@ class Link:
             return self._connection  # noqa: ASYNC910 - the request is the checkpoint
         attempt = self._attempt
         if attempt is None:
-            attempt = self._attempt = _Attempt()
-            self._nursery.start_soon(self._run, attempt)
+            attempt = _Attempt()
+            try:
+                self._connections.start(partial(self._run, attempt))
+            except StoreClosed as error:
+                await trio.lowlevel.checkpoint()
+                return error
+            self._attempt = attempt
         await attempt.ended.wait()
         return attempt.outcome
 
@@ -217,7 +251,7 @@ class Link:
         try:
             failure = await run_connection(self._connector, self._location, on_ready)
         finally:
-            self._end(attempt, failure or ConnectionFailed("the store is closed"))
+            self._end(attempt, failure or StoreClosed())
 
     def _end(self, attempt: _Attempt, outcome: BaseConnection | Exception) -> None:
         if self._attempt is attempt:
@@ -231,8 +265,8 @@ def _is_loss(reply: Reply) -> bool:
     return type(reply) is ConnectionFailed
 
 
-def as_replies(replies: Sequence[Reply], server: str) -> list[Reply]:
+def as_replies(replies: Sequence[Reply], place: Place) -> list[Reply]:
     """
     Return replies with the driver's errors translated.
     """
-    return [translate(reply, server) if isinstance(reply, Exception) else reply for reply in replies]
+    return [translate(reply, place) if isinstance(reply, Exception) else reply for reply in replies]

@@ -15,9 +15,9 @@ from timeline_trio.model import Document, InvalidValue, Update, merge
 from timeline_trio.store import CorruptEntry, Merged, StoreRejected
 
 from ._facts import decode_boundaries, decode_revision, encode_finish, encode_stages, encode_start
-from ._layout import FINISH, START
+from ._layout import FINISH, START, foreign_key
 from ._scripts import MERGE, ScriptCall
-from ._server import ContentDamaged, Reply
+from ._server import ContentDamaged, KeyForeign, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,11 +92,10 @@ class Merging:
             facts += (FINISH, encode_finish(decided.finish))
             if finish.live:
                 assumptions += (FINISH, encode_finish(self._stored.finish) if self._stored.finish else b"")
-        keys = self._keys
         return ScriptCall(
             MERGE,
-            keys.slot,
-            (keys.facts, keys.versions, keys.index, keys.due, keys.incarnation, *self._sequence_keys),
+            self._keys.slot,
+            self._named_keys(),
             (
                 self._opid,
                 self._channel,
@@ -127,12 +126,19 @@ class Merging:
             case [2, *texts]:
                 self._assume(texts)
                 return None
+            case KeyForeign(position=position):
+                # What was to be saved is sound, and waits until somebody has put the key in order.
+                raise foreign_key(self._named_keys()[position - 1]) from reply
             case ContentDamaged():
                 raise CorruptEntry(self._opid, "what is stored there is not an operation, or is damaged") from reply
             case Exception():
                 raise reply
             case _:
                 raise CorruptEntry(self._opid, f"the script answered with {type(reply).__name__}")
+
+    def _named_keys(self) -> tuple[str, ...]:
+        keys = self._keys
+        return (keys.facts, keys.versions, keys.index, keys.due, keys.incarnation, *self._sequence_keys)
 
     def _assume(self, texts: Sequence[Reply]) -> None:
         fields = [

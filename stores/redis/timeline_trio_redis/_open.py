@@ -9,10 +9,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import trio
-from trio.lowlevel import enable_ki_protection
 
-from timeline_trio.store import StoreUnavailable
-
+from ._connections import Connections
 from ._options import DEFAULT_PREFIX, DEFAULT_TIMEOUT, check_options, parse_address, parse_url
 from ._store import RedisStore
 
@@ -50,7 +48,7 @@ def open_redis(
         overlap: seconds by which an update time may be ahead of `clock` and still be stepped past.
 
     Raises:
-        InvalidValue: naming the argument.
+        InvalidValue: naming the argument; of `ca_file`, on entry.
         StoreUnavailable: on entry; the server cannot be used, and the message says what to do.
     """
     options = check_options(prefix=prefix, expire_after=expire_after, timeout=timeout, overlap=overlap)
@@ -65,7 +63,7 @@ def open_store(url: str) -> AbstractAsyncContextManager[RedisStore]:
         url: as for `open_redis`, with the other options too, as in `?prefix=ops&expire_after=86400&timeout=5`.
 
     Raises:
-        InvalidValue: naming the option.
+        InvalidValue: naming the option; `ca_file` on entry, if the file holds no certificates.
         StoreUnavailable: on entry; the server cannot be used, and the message says what to do.
     """
     return _open(*parse_url(url))
@@ -75,20 +73,20 @@ def open_store(url: str) -> AbstractAsyncContextManager[RedisStore]:
 async def _open(
     address: Address | object, options: Options, clock: Callable[[], int] = time.time_ns
 ) -> AsyncGenerator[RedisStore, None]:
-    connector = _connector(address, options.timeout)
+    connector = _connector(address, options)
     await trio.lowlevel.checkpoint()
     failure: BaseException | None = None
     async with trio.open_nursery(strict_exception_groups=True) as nursery:
-        connections = _Connections()
+        connections = Connections()
         nursery.start_soon(connections.run)
         try:
             await connections.ready.wait()
-            async with _store(_server(connector, connections.nursery), options, clock) as store:
+            async with _store(_server(connector, connections), options, clock) as store:
                 yield store
         except BaseException as error:  # noqa: ASYNC103, BLE001 - raised again once the connections are closed
             failure = error
         finally:
-            connections.scope.cancel()
+            connections.close()
     if failure is not None:
         # Out of the nursery, which would wrap it.
         raise failure
@@ -97,51 +95,25 @@ async def _open(
 @asynccontextmanager
 async def _store(server: Server, options: Options, clock: Callable[[], int]) -> AsyncGenerator[RedisStore, None]:
     store = RedisStore(server, options, clock=clock)
-    with trio.move_on_after(options.timeout) as scope:
-        await store.ping()
-    if scope.cancelled_caught:
-        raise StoreUnavailable("", f"the Redis server {server.name} did not answer in time")
+    await store.ping()
     try:
         yield store
     finally:
         store.close()
 
 
-class _Connections:
-    """
-    What runs a store's connections, for as long as its block.
-    """
-
-    nursery: trio.Nursery
-
-    def __init__(self) -> None:
-        self.ready = trio.Event()
-        # Shielded, since a block that is cancelled may still save what it has, as a manager does; its end cancels this.
-        self.scope = trio.CancelScope(shield=True)
-
-    @enable_ki_protection
-    async def run(self) -> None:
-        """
-        Run the connections until the scope is cancelled.
-        """
-        with self.scope:
-            async with trio.open_nursery() as self.nursery:
-                self.ready.set()
-                await trio.sleep_forever()
-
-
-def _connector(server: Address | object, timeout: float) -> Connector:  # noqa: ASYNC109 - it is an option
+def _connector(server: Address | object, options: Options) -> Connector:
     # Imported here: the driver takes half a second to import, which who uses another store need not spend.
     from ._connect import connector_of_address, connector_of_client  # noqa: PLC0415
     from ._options import Address  # noqa: PLC0415
 
     if isinstance(server, Address):
-        return connector_of_address(server, timeout)
-    return connector_of_client(server, timeout)
+        return connector_of_address(server, options)
+    return connector_of_client(server, options)
 
 
-def _server(connector: Connector, nursery: trio.Nursery) -> Server:
+def _server(connector: Connector, connections: Connections) -> Server:
     from ._cluster import ClusterServer  # noqa: PLC0415 - as above
     from ._single import SingleServer  # noqa: PLC0415 - as above
 
-    return ClusterServer(connector, nursery) if connector.is_cluster else SingleServer(connector, nursery)
+    return ClusterServer(connector, connections) if connector.is_cluster else SingleServer(connector, connections)

@@ -39,6 +39,25 @@ class ContentDamaged(Exception):
     """
 
 
+class KeyForeign(Exception):
+    """
+    A key beside the operation holds something that is not the store's.
+
+    Attributes:
+        position: which of the script's keys, from 1.
+    """
+
+    def __init__(self, position: int) -> None:
+        super().__init__(f"key {position}")
+        self.position: int = position
+
+
+class StoreClosed(Exception):
+    """
+    The store's block has ended, and its connections with it.
+    """
+
+
 class Server(Protocol):
     """
     Sends commands, in the order given for each node.
@@ -62,8 +81,8 @@ class Server(Protocol):
         """
         Send commands together, and return a reply each.
 
-        A reply may be a failure: a `StoreUnavailable` with the driver's error as its cause, a `ScriptUnknown` or a
-        `ContentDamaged`. Cancelled, any of them may have been done.
+        A reply may be a failure: a `StoreUnavailable` with the driver's error as its cause, a `ScriptUnknown`, a
+        `ContentDamaged` or a `KeyForeign`. Cancelled, any of them may have been done.
         """
         ...
 

@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    import trio
-
     from ._connect import Connector
+    from ._connections import Connections
     from ._server import Command, Reply
 
 
@@ -24,18 +23,18 @@ class SingleServer:
     Sends all commands to one server.
     """
 
-    def __init__(self, connector: Connector, nursery: trio.Nursery) -> None:
+    def __init__(self, connector: Connector, connections: Connections) -> None:
         self._connector = connector
-        self._nursery = nursery
+        self._connections = connections
         (location,) = connector.locations
-        self._link = Link(connector, location, nursery)
+        self._link = Link(connector, location, connections)
 
     @property
     def name(self) -> str:
         """
         What it is called in messages.
         """
-        return self._connector.name
+        return self._connector.place.name
 
     @property
     def connections(self) -> int:
@@ -48,7 +47,7 @@ class SingleServer:
         """
         Send commands together, and return a reply each. Cancelled, any of them may have been done.
         """
-        return as_replies(await self._link.run(commands), self.name)
+        return as_replies(await self._link.run(commands), self._connector.place)
 
     def subscribe(self, channel: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """
@@ -57,4 +56,4 @@ class SingleServer:
         Raises:
             StoreUnavailable: on entering, or at any step of the iterator.
         """
-        return subscribe(self._connector, self._connector.locations, channel, self._nursery)
+        return subscribe(self._connector, self._connector.locations, channel, self._connections)

@@ -27,11 +27,11 @@ from timeline_trio.store import (
     Unreadable,
 )
 
-from ._layout import Layout
+from ._layout import Layout, foreign_key
 from ._merging import Merging, Times
 from ._reading import answer_of, read_call
 from ._scripts import REMOVE, ScriptCall, call_scripts
-from ._server import Command, ContentDamaged, Reply
+from ._server import Command, ContentDamaged, KeyForeign, Reply
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _MICROSECOND: Final = 1_000
 _GREATEST_SCORE: Final = 2**53
+_GREATEST_LIMIT: Final = 2**53
 
 
 class RedisStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,15 +160,23 @@ class RedisStore:
         if limit <= 0:
             await trio.lowlevel.checkpoint()
             return []
-        recent = await self._recent(after, limit)
-        answers, gone = await self._read_all([opid for opid in recent if _is_opid(opid)], known)
-        if gone:
-            await self._remove(gone, only_if_gone=True)
+        limit = min(limit, _GREATEST_LIMIT)
+        removed: set[str] = set()
+        while True:
+            wanted = limit + len(removed)
+            recent = await self._recent(after, wanted)
+            answers, missing = await self._read_all([opid for opid in recent if _is_opid(opid)], known)
+            if missing:
+                await self._remove(missing, only_if_gone=True)
+            if len(recent) < wanted or removed.issuperset(missing):
+                break
+            # Others are behind those that were gone: too few answers would say that there are none.
+            removed.update(missing)
         strangers = [opid for opid in recent if not _is_opid(opid)]
         found: dict[str, AnswerOrError] = {answer.opid: answer for answer in answers}
         for opid in strangers:
             found[opid] = Unreadable(opid=opid, error=CorruptEntry(opid, "no operation has such an id"))
-        return [found[opid] for opid in recent if opid in found]
+        return [found[opid] for opid in recent if opid in found][:limit]
 
     async def delete(self, opid: str) -> None:
         """
@@ -288,14 +297,15 @@ class RedisStore:
         # Scores are microseconds: rounding down may return an operation again, rounding up would hide one.
         bound = max(-_GREATEST_SCORE, min(after // _MICROSECOND, _GREATEST_SCORE))
         options = ("+inf", f"({bound}", "WITHSCORES", "LIMIT", 0, limit)
-        commands = [Command(slot, b"ZREVRANGEBYSCORE", (key, *options)) for slot, key in self._layout.indexes()]
+        indexes = self._layout.indexes()
+        commands = [Command(slot, b"ZREVRANGEBYSCORE", (key, *options)) for slot, key in indexes]
         recent: list[tuple[float, str]] = []
-        for reply in await self._server.run(commands):
+        for (_, key), reply in zip(indexes, await self._server.run(commands), strict=True):
             match reply:
                 case list():
                     recent += map(_scored, reply)
                 case ContentDamaged():
-                    continue
+                    raise foreign_key(key) from reply
                 case Exception():
                     raise reply
                 case _:
@@ -313,8 +323,10 @@ class RedisStore:
             keys = self._layout.keys(opid)
             named = (keys.facts, keys.versions, keys.index, keys.due)
             calls.append(ScriptCall(REMOVE, keys.slot, named, (opid, int(only_if_gone))))
-        for reply in await call_scripts(self._server, calls):
-            if isinstance(reply, StoreUnavailable):
+        for call, reply in zip(calls, await call_scripts(self._server, calls), strict=True):
+            if isinstance(reply, KeyForeign):
+                raise foreign_key(call.keys[reply.position - 1]) from reply
+            if isinstance(reply, Exception):
                 raise reply
 
 

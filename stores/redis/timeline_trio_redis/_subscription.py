@@ -8,6 +8,7 @@ no bound. Here the loss of the connection ends the subscription, and what a slow
 from __future__ import annotations
 
 from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 import trio
@@ -15,15 +16,16 @@ from trio.lowlevel import enable_ki_protection
 
 from timeline_trio.store import StoreUnavailable
 
-from ._failures import translate, unavailable
+from ._failures import closed, translate, unavailable
 from ._link import run_connection
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
     from coredis.connection import BaseConnection, Location
 
     from ._connect import Connector
+    from ._connections import Connections
     from ._server import Reply
 
 _BUFFER: Final = 1024  # messages
@@ -41,7 +43,7 @@ class _Subscription:
         self.failure: BaseException | None = None
         self.scope = trio.CancelScope()
         self._connector = connector
-        self._location = location
+        self.location = location
         self._channel = channel.encode()
         self._sender, self.receiver = trio.open_memory_channel[bytes](_BUFFER)
 
@@ -51,17 +53,19 @@ class _Subscription:
         Subscribe, and pass on what comes, until the connection is lost or the scope cancelled.
         """
         await trio.lowlevel.checkpoint()
-        with self._sender, self.scope:
-            async with trio.open_nursery() as nursery:
+        try:
+            with self._sender, self.scope:
+                async with trio.open_nursery() as nursery:
 
-                def on_ready(connection: BaseConnection) -> None:
-                    nursery.start_soon(self._receive, connection)
-                    nursery.start_soon(self._ping, connection)
+                    def on_ready(connection: BaseConnection) -> None:
+                        nursery.start_soon(self._receive, connection)
+                        nursery.start_soon(self._ping, connection)
 
-                failure = await run_connection(self._connector, self._location, on_ready)
-                self.failure = self.failure or failure
-                nursery.cancel_scope.cancel()  # without a connection the others have nothing to do
-        self.settled.set()
+                    failure = await run_connection(self._connector, self.location, on_ready)
+                    self.failure = self.failure or failure
+                    nursery.cancel_scope.cancel()  # without a connection the others have nothing to do
+        finally:
+            self.settled.set()
 
     @enable_ki_protection
     async def _receive(self, connection: BaseConnection) -> None:  # noqa: ASYNC910 - messages are waited for
@@ -106,9 +110,9 @@ class _Messages:
     An iterator over a channel's messages, which raises when no more can come.
     """
 
-    def __init__(self, subscription: _Subscription, server: str) -> None:
+    def __init__(self, subscription: _Subscription, loss: Callable[[], StoreUnavailable]) -> None:
         self._subscription = subscription
-        self._server = server
+        self._loss = loss
 
     def __aiter__(self) -> _Messages:
         return self
@@ -117,12 +121,12 @@ class _Messages:
         try:
             return await self._subscription.receiver.receive()
         except trio.EndOfChannel:
-            raise _loss(self._subscription, self._server) from self._subscription.failure
+            raise self._loss() from self._subscription.failure
 
 
 @asynccontextmanager
 async def subscribe(
-    connector: Connector, locations: Sequence[Location], channel: str, nursery: trio.Nursery
+    connector: Connector, locations: Sequence[Location], channel: str, connections: Connections
 ) -> AsyncGenerator[AsyncIterator[bytes], None]:
     """
     Receive what is published on a channel, from the first of the locations that can be reached.
@@ -133,22 +137,29 @@ async def subscribe(
     failure: StoreUnavailable | None = None
     for location in locations:
         subscription = _Subscription(connector, location, channel)
-        nursery.start_soon(subscription.run)
+        loss = partial(_loss, subscription, connector, connections)
+        if connections.are_closed:
+            await trio.lowlevel.checkpoint()
+            raise loss()
+        connections.start(subscription.run)
         try:
             with trio.move_on_after(connector.timeout):
                 await subscription.settled.wait()
             if subscription.subscribed:
-                yield _Messages(subscription, connector.name)
+                yield _Messages(subscription, loss)
                 return
         finally:
             subscription.scope.cancel()
-        failure = _loss(subscription, connector.name)
+        failure = loss()
         failure.__cause__ = subscription.failure
-    raise failure or unavailable(connector.name, "has no node that can be reached")
+    raise failure or unavailable(connector.place.name, "has no node that can be reached")
 
 
-def _loss(subscription: _Subscription, server: str) -> StoreUnavailable:
+def _loss(subscription: _Subscription, connector: Connector, connections: Connections) -> StoreUnavailable:
+    if connections.are_closed:
+        return closed(connector.place)
+    place = connector.place_of(subscription.location)
     if subscription.failure is None:
-        return unavailable(server, "did not confirm the subscription in time")
-    failure = translate(subscription.failure, server)
-    return failure if isinstance(failure, StoreUnavailable) else unavailable(server, "refused the subscription")
+        return unavailable(place.name, "did not confirm the subscription in time")
+    failure = translate(subscription.failure, place)
+    return failure if isinstance(failure, StoreUnavailable) else unavailable(place.name, "refused the subscription")

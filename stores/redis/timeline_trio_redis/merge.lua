@@ -8,7 +8,8 @@
 -- ARGV: see below, then the assumptions and the facts, each a field and its text; an assumed text is '' for none.
 --
 -- Returns {0} if there is no operation, {0, incarnation, version} if nothing changed, {1, incarnation, version} if
--- something did, and {2, text, ...} with what is stored instead of what was assumed.
+-- something did, and {2, text, ...} with what is stored instead of what was assumed. The error FOREIGN and a number says
+-- which other key than the first holds something that is not the store's.
 
 local facts, versions, index, due, incarnations, sequences = unpack(KEYS)
 local opid, channel, sequence = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -22,6 +23,23 @@ local SEQUENCE_LIFETIME = 3600 -- seconds
 
 local function digits(number) -- tostring() would write large numbers in scientific notation
     return string.format('%.0f', number)
+end
+
+local function foreign(position)
+    return redis.error_reply('FOREIGN ' .. position)
+end
+
+local function failure_of(reply, position)
+    if type(reply) == 'table' and reply.err then
+        return string.find(reply.err, 'WRONGTYPE', 1, true) and foreign(position) or reply
+    end
+end
+
+local function number_at(key, position) -- 0 if there is none
+    local text = redis.pcall('GET', key)
+    local failure = failure_of(text, position)
+    local number = not failure and tonumber(text or '0')
+    return number, failure or not number and foreign(position)
 end
 
 local head = redis.call('HMGET', facts, 'v', 'c', 'u', 'n')
@@ -38,8 +56,13 @@ end
 local unchanged = exists and {0, incarnation, version} or {0}
 
 -- A call that was given up may come late: it must not undo what its writer saved since.
-if sequences and tonumber(redis.call('GET', sequences) or '0') > sequence then
-    return unchanged
+if sequences then
+    local last, failure = number_at(sequences, 6)
+    if failure then
+        return failure
+    elseif last > sequence then
+        return unchanged
+    end
 end
 
 local stored = {2}
@@ -86,34 +109,53 @@ if exists then
     updated = digits(updated <= now + overlap and math.max(now, updated + 1) or now)
 else
     -- Never one that the bucket had before, however the clocks go.
-    incarnation = digits(math.max(now, tonumber(redis.call('GET', incarnations) or '0') + 1))
+    local last, failure = number_at(incarnations, 5)
+    if failure then
+        return failure
+    end
+    incarnation = digits(math.max(now, last + 1))
     version, updated, count = '1', digits(now), '0'
     redis.call('SET', incarnations, incarnation)
     redis.call('DEL', versions)
 end
 
--- The hash comes last: a key that holds something else stops the script, and then nothing of the operation has changed.
+-- The hash comes last: a key that holds something else ends the script, and then nothing of the operation has changed.
 for begin = 1, #changes, 2 * CHUNK do
     local scores = {}
     for position = begin, math.min(begin + 2 * CHUNK, #changes + 1) - 1, 2 do
         scores[#scores + 1] = version
         scores[#scores + 1] = changes[position]
     end
-    redis.call('ZADD', versions, unpack(scores))
+    local failure = failure_of(redis.pcall('ZADD', versions, unpack(scores)), 2)
+    if failure then
+        return failure
+    end
 end
-redis.call('ZADD', index, updated, opid)
+local failure = failure_of(redis.pcall('ZADD', index, updated, opid), 3)
+if failure then
+    return failure
+end
 if lifetime ~= '' then
     local time = redis.call('TIME')
     local milliseconds = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-    redis.call('ZADD', due, digits(milliseconds + tonumber(lifetime)), opid)
+    failure = failure_of(redis.pcall('ZADD', due, digits(milliseconds + tonumber(lifetime)), opid), 4)
+    if failure then
+        return failure
+    end
     local expired = redis.call('ZRANGEBYSCORE', due, '-inf', digits(milliseconds), 'LIMIT', 0, SWEEP)
     if #expired > 0 then
         redis.call('ZREM', index, unpack(expired))
         redis.call('ZREM', due, unpack(expired))
     end
-elseif redis.call('ZREM', due, opid) == 1 then
-    redis.call('PERSIST', facts)
-    redis.call('PERSIST', versions)
+else
+    local left = redis.pcall('ZREM', due, opid)
+    failure = failure_of(left, 4)
+    if failure then
+        return failure
+    elseif left == 1 then
+        redis.call('PERSIST', facts)
+        redis.call('PERSIST', versions)
+    end
 end
 for begin = 1, #changes, 2 * CHUNK do
     redis.call('HSET', facts, unpack(changes, begin, math.min(begin + 2 * CHUNK - 1, #changes)))

@@ -23,8 +23,8 @@ if incarnation == known_incarnation then
         return {incarnation, version}
     end
     -- Only as long as the set is complete does it tell all changes: memory pressure may have removed it. And where
-    -- most has changed, all of it is as short.
-    if tonumber(known_version) < tonumber(version) and redis.call('ZCARD', versions) == count then
+    -- most has changed, all of it is as short. Another program's key is no such set.
+    if tonumber(known_version) < tonumber(version) and redis.pcall('ZCARD', versions) == count then
         local changed = redis.call('ZRANGEBYSCORE', versions, '(' .. known_version, '+inf')
         if 2 * #changed < count then
             local texts = {}
