@@ -73,6 +73,7 @@ async def wait_to_be_interrupted(path: str, saving: str, drain_timeout: str, bod
                 elif body == "sleeps in a nursery":
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(trio.sleep_forever)
+                        await trio.sleep_forever()
     except (KeyboardInterrupt, BaseExceptionGroup):  # a nursery in the body makes a group of it
         assert manager is not None
         counters = manager.statistics()

@@ -181,7 +181,7 @@ class ConnectionPool(Generic[C]):
         self._used.clear()
         idle, self._idle = self._idle, []
         try:
-            with trio.move_on_after(_CLOSE_TIMEOUT):
+            with trio.move_on_after(_CLOSE_TIMEOUT):  # noqa: ASYNC912 - there may be none
                 for each in idle:
                     await self._connector.close(each.connection)
         finally:

@@ -174,7 +174,7 @@ class RowStore(ABC):
             longest = min(2.0 ** min(losses, 32) * _SHORTEST_PAUSE, _LONGEST_PAUSE)
             await trio.sleep(random.uniform(_SHORTEST_PAUSE, longest))  # noqa: S311 - no secret
 
-    async def _join(self, grown: Sequence[tuple[str, Revision, int]]) -> None:
+    async def _join(self, grown: Sequence[tuple[str, Revision, int]]) -> None:  # noqa: ASYNC910 - mostly there are none
         for opid, revision, folded in grown:
             # What fails here is made good by a later one, and the merge is done.
             with suppress(RaceLost, StoreError):
