@@ -148,9 +148,7 @@ async def test_schema_is_made_once_and_makes_the_table(mysql_server: MySQLServer
     async with opening(mysql_url):
         pass
     assert await ask(mysql_server, "SHOW TABLES", mysql_url) == [["timeline_changes"], ["timelines"]]
-    assert SCHEMA.replace("IF NOT EXISTS ", "").strip() in PAGE.read_text(encoding="utf-8").replace(
-        "IF NOT EXISTS ", ""
-    )
+    assert f"```sql\n{SCHEMA}```" in PAGE.read_text(encoding="utf-8")
 
 
 async def test_schemas_are_made_by_many_at_once(mysql_url: str) -> None:
@@ -215,6 +213,14 @@ def definition(changes: dict[str, str]) -> str:
         ({"updated_at": "DATETIME NOT NULL"}, "do not both keep microseconds"),
         ({"created_at": "TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)"}, "do not both keep microseconds"),
         ({"engine": "MyISAM"}, "the engine MyISAM, without transactions"),
+        ({"version": "TINYINT NOT NULL"}, "timelines.version is tinyint"),
+        ({"folded": "INT NULL"}, "timelines.folded is int,"),
+        ({"folded": "BIGINT NOT NULL DEFAULT 0"}, "timelines.folded is not NULL by default"),
+        ({"folded": "BIGINT NULL DEFAULT 0"}, "timelines.folded is not NULL by default"),
+        ({"key": "PRIMARY KEY (id), UNIQUE KEY `o``nce` (created_at)"}, "the unique index o`nce of timelines"),
+        ({"key": "PRIMARY KEY (id), UNIQUE KEY start (id(9), version)"}, "the unique index start of timelines"),
+        ({"tenant": "VARCHAR(9) NOT NULL"}, "timelines.tenant must be given a value"),
+        ({"noted_at": "DATETIME(3) NOT NULL"}, "timelines.noted_at must be given a value"),
     ],
 )
 async def test_table_that_would_lose_or_mix_up_documents_is_refused_with_what_to_run(
@@ -241,10 +247,22 @@ async def test_table_without_a_column_is_refused(mysql_server: MySQLServer, mysq
 
 
 @pytest.mark.parametrize(
-    "payload", ["JSON NOT NULL", "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci NOT NULL"]
+    "changes",
+    [
+        {"payload": "JSON NOT NULL"},
+        {"payload": "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci NOT NULL"},
+        {"key": "PRIMARY KEY (id), UNIQUE KEY both_of (version, id)"},
+        {
+            "tenant": "VARCHAR(9) NOT NULL DEFAULT ''",
+            "number": "BIGINT NOT NULL AUTO_INCREMENT, KEY (number)",
+            "kind": "ENUM('a', 'b') NOT NULL",
+            "next": "BIGINT AS (version + 1) VIRTUAL",
+            "sum": "INT NOT NULL DEFAULT (1 + 1)",
+        },
+    ],
 )
-async def test_other_good_tables_are_served(mysql_server: MySQLServer, mysql_url: str, payload: str) -> None:
-    await ask(mysql_server, definition({"payload": payload}), mysql_url)
+async def test_other_good_tables_are_served(mysql_server: MySQLServer, mysql_url: str, changes: dict[str, str]) -> None:
+    await ask(mysql_server, definition(changes), mysql_url)
     async with opening(mysql_url) as store:
         await store.merge("op", update())
 
@@ -256,21 +274,52 @@ async def test_account_with_no_right_to_create_uses_the_table_that_is_there(
     writer = address_of(mysql_url, user="writer", password="p'\xe4\u4e16")  # noqa: S106 - of a test's server
     with account(mysql_server, "writer", "IDENTIFIED BY 'p''\xe4\u4e16'"):
         with pytest.raises(
-            StoreUnavailable, match=r"refuses the user; check its name and password, and its privileges"
+            StoreUnavailable, match=rf"/{database} is a database that the user may not enter.*'writer'@'127.0.0.1' to"
         ):
             async with open_mysql(writer):
                 pass
         await ask(mysql_server, f"GRANT SELECT ON {database}.* TO writer@'127.0.0.1'")
-        with pytest.raises(StoreUnavailable, match="refuses access to the table; run: GRANT"):
+        with pytest.raises(StoreUnavailable, match=r"nor may the account make it; run timeline_trio_mysql\.SCHEMA"):
             async with open_mysql(writer):
                 pass
         await ask(mysql_server, SCHEMA, mysql_url)
         async with open_mysql(writer) as store:
-            with pytest.raises(StoreUnavailable, match="GRANT SELECT, INSERT, UPDATE ON timelines"):
+            with pytest.raises(StoreUnavailable, match=f"GRANT SELECT, INSERT, UPDATE ON `{database}`") as caught:
                 await store.merge("op", update())
-            await ask(mysql_server, f"GRANT INSERT, UPDATE ON {database}.timelines TO writer@'127.0.0.1'")
+            assert "INSERT command denied" in str(caught.value)
+            await ask(mysql_server, statements_of(caught.value))
             await store.merge("op", update())
             await store.merge_many([])
+
+
+def statements_of(error: StoreUnavailable) -> str:
+    """
+    Return what a message tells to run, as an administrator pastes it.
+    """
+    told = str(error).rpartition("run: ")[2]
+    return told[: told.rindex(";") + 1]
+
+
+async def test_account_that_may_only_write_is_told_what_to_grant(mysql_server: MySQLServer, mysql_url: str) -> None:
+    app = address_of(mysql_url, user="app")
+    await ask(mysql_server, SCHEMA, mysql_url)
+    with account(mysql_server, "app", may=f"INSERT ON {app.database}.*"):
+        async with open_mysql(app) as store:
+            with pytest.raises(StoreUnavailable, match=r"run: GRANT .* TO 'app'@.*SELECT command denied") as caught:
+                await store.merge("op", update())
+            await ask(mysql_server, statements_of(caught.value))
+            await store.merge("op", update())
+
+
+async def test_account_that_may_not_create_is_told_what_to_grant(mysql_server: MySQLServer, mysql_url: str) -> None:
+    app = address_of(mysql_url, user="app")
+    with account(mysql_server, "app", may=f"SELECT, INSERT, UPDATE ON {app.database}.*"):
+        with pytest.raises(StoreUnavailable, match=r"CREATE.* TO 'app'@'127\.0\.0\.1';.*CREATE command den") as caught:
+            async with open_mysql(app):
+                pass
+        await ask(mysql_server, statements_of(caught.value))
+        async with open_mysql(app) as store:
+            await store.merge("op", update())
 
 
 @pytest.mark.parametrize(
@@ -279,8 +328,8 @@ async def test_account_with_no_right_to_create_uses_the_table_that_is_there(
         ({"user": "nobody", "password": "hush-hush"}, "refuses the user; check its name and password"),
         ({"database": "nowhere"}, "does not have the database; create it"),
         ({"port": 1}, "cannot be reached; check the address"),
-        ({"unix_socket": "/nowhere/socket"}, "cannot be reached; check the address"),
-        ({"host": "no-such-host.invalid"}, "cannot be reached; check the address"),
+        ({"unix_socket": "/nowhere/socket"}, "cannot be reached: no such socket; check the path unix_socket"),
+        ({"host": "no-such-host.invalid"}, "cannot be reached: its host name is not known here"),
     ],
 )
 async def test_server_that_cannot_be_used_is_told_of(mysql_url: str, changes: dict[str, Any], problem: str) -> None:
@@ -318,10 +367,13 @@ def test_connection_is_encrypted_and_verified_as_asked(tmp_path: Path, mysql_ser
         with pytest.raises(StoreUnavailable, match="add ssl=true"):
             async with open_store(url):
                 pass
-        with pytest.raises(StoreUnavailable, match="cannot be reached") as caught:
+        with pytest.raises(StoreUnavailable, match=r"certificate that is not trusted here; .*ssl=PATH") as caught:
             async with open_store(f"{url}?ssl=true"):
                 pass
         assert "CERTIFICATE_VERIFY_FAILED" in repr(caught.value.__cause__)
+        with pytest.raises(StoreUnavailable, match="certificate for another name; connect by the name that is in it"):
+            async with open_store(f"{url.replace('127.0.0.1', 'localhost')}?ssl={cert}"):
+                pass
         for how in ("unverified", str(cert)):
             async with open_mysql_store(f"{url}?ssl={how}") as store:
                 await store.merge("op", update())
@@ -329,6 +381,19 @@ def test_connection_is_encrypted_and_verified_as_asked(tmp_path: Path, mysql_ser
 
     options = [f"--ssl-cert={cert}", f"--ssl-key={key}", "--require-secure-transport=ON"]
     with start_mariadb(options=options) as server:
+        trio.run(main, server.url)
+
+
+def test_server_without_tls_is_told_of(mysql_server: MySQLServer) -> None:
+    if not mysql_server.is_mariadb:
+        pytest.skip("Oracle MySQL makes certificates of its own")
+
+    async def main(url: str) -> None:
+        with pytest.raises(StoreUnavailable, match="does not agree on TLS; if it has none, leave the option ssl out"):
+            async with open_store(f"{url}?ssl=unverified"):
+                pass
+
+    with start_mariadb(options=["--skip-ssl"]) as server:
         trio.run(main, server.url)
 
 

@@ -331,9 +331,22 @@ async def test_damaged_row_is_reported_with_its_id_and_the_others_go_on(store: M
 
 async def test_time_that_is_none_makes_a_row_corrupt(store: MySQLStore, table: Table) -> None:
     await store.merge("op", update())
-    await table.ask("SET sql_mode = ''; UPDATE timelines SET created_at = '0000-00-00'")
-    with trio.fail_after(2), pytest.raises(CorruptEntry):
-        await store.merge("op", update("t"))
+    await store.merge("good", update())
+    for mode, time in (
+        ("", "0000-00-00"),
+        ("ALLOW_INVALID_DATES", "2024-02-31"),
+        ("", "2024-01-00"),
+        ("", "0500-01-01"),
+    ):
+        for column in ("created_at", "updated_at"):
+            await table.ask(f"SET sql_mode = '{mode}'; UPDATE timelines SET {column} = '{time}' WHERE id = 'op'")  # noqa: S608
+            with trio.fail_after(2), pytest.raises(CorruptEntry):
+                await store.merge("op", update("t"))
+            answers = {answer.opid: answer for answer in await store.mget(["op", "good"])}
+            assert isinstance(answers["op"], Unreadable)
+            assert isinstance(answers["good"], Found)
+            await table.ask(f"UPDATE timelines SET {column} = '2024-01-01' WHERE id = 'op'")  # noqa: S608
+    assert store.statistics().connections.discarded == 0
 
 
 async def test_unchanged_row_costs_no_payload(store: MySQLStore) -> None:

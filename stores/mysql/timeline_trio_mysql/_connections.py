@@ -14,7 +14,7 @@ from timeline_trio import WrongProcess
 from timeline_trio.store import ConnectionPool, PoolStatistics, StoreUnavailable
 
 from ._bridge import Bridge
-from ._driver import MySQLError, connect, loop_of
+from ._driver import MySQLError, connect, loop_of, problem_of
 from ._failures import is_lost
 from ._session import Session
 
@@ -151,7 +151,7 @@ class OwnConnections:
 @final
 class BorrowedConnections:
     """
-    Sessions on the connections of the application's pool, which it opens and closes, and may set up as it likes.
+    Sessions on the connections of the application's pool, which it opens and closes.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -172,6 +172,8 @@ class BorrowedConnections:
             raise WrongProcess("store")
         if self._is_closed:
             raise StoreUnavailable("", f"the store of {self.name} is closed")
+        if problem := problem_of(self._pool):
+            raise StoreUnavailable("", f"{self.name} {problem}")
         return await self._bridge.run(partial(self._borrow, work))
 
     def statistics(self) -> PoolStatistics:
@@ -196,6 +198,10 @@ class BorrowedConnections:
         self._waiting += 1
         try:
             connection = await self._pool.acquire()
+        except RuntimeError as error:
+            if problem := problem_of(self._pool):  # since
+                raise StoreUnavailable("", f"{self.name} {problem}") from error
+            raise
         finally:
             self._waiting -= 1
         known = self._known_session(connection)
@@ -241,14 +247,14 @@ async def _as_we_need_it(connection: Connection, session: Session, work: Work[T]
     So no statement reads an old snapshot, and no transaction stays open.
     """
     if connection.get_transaction_status():
-        await connection.rollback()  # nobody's: the pool keeps no connection in a transaction
+        await session.rollback()  # nobody's: the pool keeps no connection in a transaction
     autocommits = connection.get_autocommit()
     if not autocommits:
-        await connection.autocommit(True)  # noqa: FBT003 - asyncmy's
-    if not session.max_packet:
-        await session.ask_limit()
+        await session.autocommit(on=True)
     try:
+        if not session.max_packet:
+            await session.ask_settings()
         return await work(session)
     finally:
         if not autocommits and session.is_sound:
-            await connection.autocommit(False)  # noqa: ASYNC102, FBT003 - asyncio's; cancelled, it drops the connection
+            await session.autocommit(on=False)  # noqa: ASYNC102 - asyncio's; cancelled, it drops the connection

@@ -373,9 +373,12 @@ class MySQLDialect:
         """
         Tell a row that another writer made from one that only takes its place: for ever, if it were tried again.
         """
-        ids = {head.id for head in await self.fetch_heads([write.id], lock=False)}
-        if not ids or write.id in ids:
+        # As last committed: an old snapshot, which the application's pool may have, shows no rival.
+        ids = {head.id for head in await self.fetch_heads([write.id], lock=True)}
+        if write.id in ids:
             return False
+        if not ids:
+            return rejection_of(error, write.id) or False  # it has gone meanwhile
         rejection = StoreRejected(write.id, "another program's row has this id, but for spaces at its end; remove it")
         rejection.__cause__ = error
         return rejection

@@ -58,6 +58,12 @@ class Connection(Protocol):
         """
         ...
 
+    def character_set_name(self) -> str:
+        """
+        Tell what it encodes text in, whatever the server takes it for.
+        """
+        ...
+
     async def begin(self) -> None:
         """
         Begin a transaction.
@@ -140,7 +146,12 @@ class _UnreadResult(Protocol):
 
 
 class _PoolInsides(Protocol):
-    _loop: object
+    _loop: _Loop
+    _closing: bool
+
+
+class _Loop(Protocol):
+    def is_closed(self) -> bool: ...
 
 
 class _Connect(Protocol):
@@ -181,6 +192,18 @@ def loop_of(pool: Pool) -> object:
     Return the event loop that a pool was made on.
     """
     return cast("_PoolInsides", pool)._loop
+
+
+def problem_of(pool: Pool) -> str:
+    """
+    Tell why a pool can lend no connection any more, or "".
+    """
+    insides = cast("_PoolInsides", pool)
+    if insides._loop.is_closed():
+        return "was made on an event loop that has ended; keep the loop open for as long as the store"
+    if insides._closing:
+        return "was closed by the application; close it after the store"
+    return ""
 
 
 def is_pool(pool: object) -> TypeGuard[Pool]:

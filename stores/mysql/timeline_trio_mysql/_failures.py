@@ -4,9 +4,12 @@ What the errors of MySQL and MariaDB mean: start anew, the server needs attentio
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from timeline_trio.store import RaceLost, StoreRejected, StoreUnavailable
+
+from ._reach import problem_of_connecting
 
 if TYPE_CHECKING:
     from ._driver import MySQLError
@@ -43,6 +46,16 @@ _READ_ONLY: Final = frozenset((1290, 1792, 1836))
 _FORBIDDEN: Final = frozenset((1044, 1142, 1143, 1227))
 _UNCHANGEABLE: Final = _FORBIDDEN | _READ_ONLY | {1060, 1205}  # another one was first, or the table is in use
 _MOVED: Final = frozenset((1054, 1146))  # no column, no table
+# Their words name accounts, tables and limits, and never what is stored.
+_HARMLESS: Final = frozenset(
+    (1044, 1045, 1049, 1129, 1130, 1142, 1143, 1146, 1203, 1226, 1227, 1251, 1698, 1820, 1862, 3118, 4151)
+)
+_UNEXPECTED: Final = (
+    "gave what the driver does not understand; check that this is the address of a MySQL or MariaDB server; the cause "
+    "tells more"
+)
+_CONNECTING: Final = frozenset((2003, 2026))
+_INDEX: Final = re.compile(r"'([^']+)'[^']*$")  # a duplicate's last name; before it stands what is stored
 _FIRST_CLIENT_CODE: Final = 2000
 _FIRST_SERVER_CODE: Final = 1000
 _LATER_SERVER_CODES: Final = 3000
@@ -63,16 +76,17 @@ _REJECTIONS: Final = {
 _ADVICE: Final = {
     1021: "cannot grow; free some space on its disk",
     1040: "has no connection left; lower pool_size, or raise the server's max_connections",
-    1044: "refuses the user; check its name and password, and its privileges on the database",
-    1045: "refuses the user; check its name and password, and add ssl=true if it may come by TLS only",
+    1044: "is a database that the user may not enter, or that does not exist; create it, or check its name, and grant "
+    "the user SELECT, INSERT, UPDATE and DELETE on it",
+    1045: "refuses the user; check its name and password, from where it may come, and add ssl=true if it may come by "
+    "TLS only",
     1046: "is reached without a database; name one",
     1049: "does not have the database; create it, or check the name",
     1054: "has a table without a column that it needs; compare 'timelines' and 'timeline_changes' with "
     "timeline_trio_mysql.SCHEMA",
     1114: "cannot grow; free some space on its disk",
-    1142: "refuses access to the table; run: GRANT SELECT, INSERT, UPDATE ON timelines TO the user, and GRANT SELECT, "
-    "INSERT, DELETE ON timeline_changes TO the user",
-    1143: "refuses access to a column; run: GRANT SELECT, INSERT, UPDATE ON timelines TO the user",
+    1129: "has blocked this machine after too many failed connections; run: FLUSH HOSTS",
+    1130: "lets no user in from this machine; create one as 'user'@'%', or for this machine's address",
     1146: "has no table 'timelines', or no 'timeline_changes'; call create_schema() once, or open it with create=True",
     PACKET_TOO_LARGE: "has lowered max_allowed_packet; the next connection takes it into account",
     1203: "has no connection left for the user; lower pool_size, or raise max_user_connections",
@@ -85,9 +99,9 @@ _ADVICE: Final = {
     1792: "is read-only; connect to the primary",
     1836: "is read-only; connect to the primary",
     1969: "ended the statement by its max_statement_time",
+    3024: "ended the statement by its max_execution_time",
     2003: "cannot be reached; check the address, and that the server runs",
     2026: "does not agree on TLS; check the option ssl, and the certificates",
-    3024: "ended the statement by its max_execution_time",
     3159: "takes connections by TLS only; add ssl=true",
 }
 
@@ -159,6 +173,8 @@ def rejection_of(error: MySQLError, opid: str) -> StoreRejected | None:
     """
     # The server's own text may quote the row, so it stays in the cause.
     problem = _REJECTIONS.get(code_of(error))
+    if index := _index_of(error):
+        problem = f"the unique index {index!r} of the table, which is not ours, refuses it; drop that index"
     if problem is None:
         return None
     rejection = StoreRejected(opid, problem)
@@ -172,7 +188,38 @@ def translate(error: MySQLError, name: str) -> RaceLost | StoreUnavailable:
     """
     if is_race(error):
         return RaceLost()
-    problem = _ADVICE.get(code_of(error))
-    if problem is None:
-        problem = "closed the connection" if is_lost(error) else "could not be used; the cause tells more"
+    code = code_of(error)
+    cause = error.__cause__
+    problem = _ADVICE.get(code)
+    if code in _CONNECTING and isinstance(cause, OSError):
+        problem = problem_of_connecting(cause)
+    elif problem is None:
+        problem = f"could not be used: error {code}; the cause tells more" if code else _UNEXPECTED
+        problem = "closed the connection" if is_lost(error) else problem
+    return StoreUnavailable("", f"{name} {problem} {words_of(error)}".rstrip())
+
+
+def words_of(error: MySQLError) -> str:
+    """
+    Return the server's own words, in brackets; "" where they may quote what is stored.
+    """
+    return f"(the server: {error.args[1]})" if code_of(error) in _HARMLESS and len(error.args) > 1 else ""
+
+
+def translate_other(error: Exception, name: str) -> StoreUnavailable:
+    """
+    Return what to raise instead of an error that is none of MySQL's: the driver has met what it does not expect.
+    """
+    problem = problem_of_connecting(error) if isinstance(error, OSError) else _UNEXPECTED
     return StoreUnavailable("", f"{name} {problem}")
+
+
+def _index_of(error: MySQLError) -> str:
+    """
+    Return the name of a unique index that is not the primary key, by which a row is a duplicate.
+    """
+    if code_of(error) != DUPLICATE_KEY or len(error.args) < len(("code", "words")):
+        return ""
+    found = _INDEX.search(str(error.args[1]))
+    index = found.group(1).rpartition(".")[2] if found else ""
+    return "" if index == "PRIMARY" else index

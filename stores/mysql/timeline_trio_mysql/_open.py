@@ -67,8 +67,9 @@ def open_mysql_on(
 
     Args:
         pool: made by `asyncmy.create_pool` on a loop of `trio_asyncio.open_loop()` that is open for as long as the
-            store. Its connections may be set up in any way: while the store has one, each statement is committed by
-            itself, and then it is left as it was. Waiting for one has no limit but the caller's.
+            store, with `charset="utf8mb4"`. A connection with another character set, an `sql_mode` that is not strict
+            or `READ UNCOMMITTED` is refused by `StoreUnavailable`. While the store has one, each statement is committed
+            by itself, and then it is left as it was. Waiting for one has no limit but the caller's.
         create: whether a missing table is made. If not, the server is not asked for anything before the first call.
         clock: returns nanoseconds since the epoch.
         overlap: seconds by which a row's update time may be ahead of `clock` and still be stepped past.

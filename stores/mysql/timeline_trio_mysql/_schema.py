@@ -4,7 +4,7 @@ The tables that documents are kept in, and what of tables made by others would l
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -46,7 +46,8 @@ ADDITIONS: Final = (STATEMENTS[1], "ALTER TABLE timelines ADD COLUMN folded BIGI
 # One table each: by several names at once, MariaDB looks through all tables of the database.
 _SELECT_COLUMNS: Final = """\
 SELECT LOWER(columns.column_name), LOWER(columns.data_type), columns.character_maximum_length,
-    columns.character_set_name, columns.collation_name, columns.datetime_precision
+    columns.character_set_name, columns.collation_name, columns.datetime_precision, columns.is_nullable,
+    columns.column_default, LOWER(columns.extra), columns.column_type
 FROM information_schema.columns AS columns
 WHERE columns.table_schema = DATABASE() AND columns.table_name = '{}'
 """
@@ -54,10 +55,10 @@ _SELECT_ENGINE: Final = """\
 SELECT tables.engine FROM information_schema.tables AS tables
 WHERE tables.table_schema = DATABASE() AND tables.table_name = '{}'
 """
-_SELECT_KEY: Final = """\
-SELECT LOWER(parts.column_name), parts.sub_part FROM information_schema.statistics AS parts
-WHERE parts.table_schema = DATABASE() AND parts.table_name = '{}' AND parts.index_name = 'PRIMARY'
-ORDER BY parts.seq_in_index
+_SELECT_KEYS: Final = """\
+SELECT parts.index_name, LOWER(parts.column_name), parts.sub_part FROM information_schema.statistics AS parts
+WHERE parts.table_schema = DATABASE() AND parts.table_name = '{}' AND parts.non_unique = 0
+ORDER BY parts.index_name, parts.seq_in_index
 """
 TRY_FOLDED: Final = "SELECT folded FROM timelines WHERE id = ''"  # ten times faster than to ask information_schema
 # They fail for an account that may not add or remove changes, and change nothing.
@@ -67,6 +68,8 @@ SELECT id, incarnation, version, payload FROM timeline_changes WHERE id = ''
 """
 TRY_DELETE: Final = "DELETE FROM timeline_changes WHERE id = ''"
 
+_ROW_COLUMNS: Final = frozenset(("id", "payload", "version", "created_at", "updated_at"))
+_CHANGE_COLUMNS: Final = frozenset(("id", "incarnation", "version", "payload"))
 _ID_LENGTH: Final = 191
 _BINARY_COLLATIONS: Final = frozenset(("utf8mb4_bin", "utf8mb4_nopad_bin", "utf8mb4_0900_bin"))
 _ENGINES: Final = frozenset(("innodb", "rocksdb"))  # what has transactions; TiDB and Vitess say InnoDB
@@ -99,6 +102,18 @@ class Column(msgspec.Struct, frozen=True):
     charset: str
     collation: str
     precision: int
+    is_nullable: bool
+    default: str
+    extra: str
+    declaration: str
+
+    @property
+    def needs_value(self) -> bool:
+        """
+        Whether a row that says nothing of it is refused.
+        """
+        fills_itself = self.default or "auto_increment" in self.extra or "generated" in self.extra
+        return not (self.is_nullable or fills_itself or self.type == "enum")  # an enum's first value is its default
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,27 +140,47 @@ class Definition(msgspec.Struct, frozen=True):
 
     columns: Mapping[str, Column]
     engine: str
-    key: Sequence[tuple[str, object]]
+    keys: Mapping[str, Sequence[tuple[str, object]]]
+
+    @property
+    def key(self) -> Sequence[tuple[str, object]]:
+        """
+        The primary key.
+        """
+        return self.keys.get("PRIMARY", ())
 
 
 def questions_about(table: str) -> tuple[str, str, str]:
     """
     Return the queries whose answers `read_definition` takes.
     """
-    return _SELECT_COLUMNS.format(table), _SELECT_ENGINE.format(table), _SELECT_KEY.format(table)
+    return _SELECT_COLUMNS.format(table), _SELECT_ENGINE.format(table), _SELECT_KEYS.format(table)
 
 
-def read_definition(columns: Rows, engines: Rows, key: Rows) -> Definition:
+def read_definition(columns: Rows, engines: Rows, key_parts: Rows) -> Definition:
     """
     Return what the answers tell.
     """
+    keys: dict[str, list[tuple[str, object]]] = {}
+    for key, column, part in key_parts:
+        keys.setdefault(_text(key), []).append((_text(column), part))
     return Definition(
         {
-            _text(name): Column(_text(type_), _number(length), _text(charset), _text(collation), _number(precision))
-            for name, type_, length, charset, collation, precision in columns
+            _text(name): Column(
+                _text(type_),
+                _number(length),
+                _text(charset),
+                _text(collation),
+                _number(precision),
+                _text(nullable) == "YES",
+                _default(default),
+                _text(extra),
+                _text(declaration),
+            )
+            for name, type_, length, charset, collation, precision, nullable, default, extra, declaration in columns
         },
         _text(engines[0][0]) if engines else "",
-        [(_text(column), part) for column, part in key],
+        keys,
     )
 
 
@@ -166,7 +201,7 @@ def check_table(timelines: Definition, changes: Definition, name: str) -> Table:
         raise StoreUnavailable(
             "", f"{name} has no table 'timelines'; call create_schema() once, or open it with create=True"
         )
-    if missing := {"id", "payload", "version", "created_at", "updated_at"} - columns.keys():
+    if missing := _ROW_COLUMNS - columns.keys():
         raise StoreUnavailable(
             "",
             f"{name} has a table 'timelines' without the column {min(missing)!r}; rename that table, or copy it into "
@@ -177,7 +212,10 @@ def check_table(timelines: Definition, changes: Definition, name: str) -> Table:
         (_problem_of_key(timelines.key), _MODIFY_ID if timelines.key else "ALTER TABLE timelines ADD PRIMARY KEY (id)"),
         (_problem_of_payload(columns["payload"]), _MODIFY_PAYLOAD),
         (_problem_of_times(columns["created_at"], columns["updated_at"]), _MODIFY_TIMES),
+        (_problem_of_number("version", columns), "ALTER TABLE timelines MODIFY version BIGINT NOT NULL"),
+        (_problem_of_number("folded", columns), "ALTER TABLE timelines MODIFY folded BIGINT NULL"),
         (_problem_of_engine(timelines.engine), "ALTER TABLE timelines ENGINE = InnoDB"),
+        *_problems_of_others(timelines),
     ):
         if problem:
             raise StoreUnavailable("", f"{name}: {problem}; run: {remedy};")
@@ -194,12 +232,14 @@ def check_table(timelines: Definition, changes: Definition, name: str) -> Table:
 def _can_keep_changes(changes: Definition) -> bool:
     columns = changes.columns
     return (
-        {"id", "incarnation", "version", "payload"} <= columns.keys()
+        columns.keys() >= _CHANGE_COLUMNS
         and not _problem_of_id(columns["id"])
         and columns["incarnation"].type == columns["version"].type == "bigint"
+        and not any(column.needs_value for name, column in columns.items() if name not in _CHANGE_COLUMNS)
         and not _problem_of_payload(columns["payload"])
         and not _problem_of_engine(changes.engine)
         and changes.key == [("id", None), ("incarnation", None), ("version", None)]
+        and not any(_is_foreign(parts, changes.key) for parts in changes.keys.values())
     )
 
 
@@ -233,6 +273,44 @@ def _problem_of_times(*columns: Column) -> str:
 
 def _problem_of_engine(engine: str) -> str:
     return "" if engine.lower() in _ENGINES else f"the table timelines has the engine {engine}, without transactions"
+
+
+def _problem_of_number(name: str, columns: Mapping[str, Column]) -> str:
+    if name not in columns:
+        return ""
+    column = columns[name]
+    if column.type != "bigint":
+        return f"the column timelines.{name} is {column.type}, and versions may have 64 bits"
+    if name == "folded" and (column.default or not column.is_nullable):
+        return "the column timelines.folded is not NULL by default, which tells of changes that there are none of"
+    return ""
+
+
+def _problems_of_others(timelines: Definition) -> Iterator[tuple[str, str]]:
+    for name, parts in timelines.keys.items():
+        if _is_foreign(parts, timelines.key):
+            problem = f"the unique index {name} of timelines refuses operations that have the same there"
+            yield problem, f"ALTER TABLE timelines DROP INDEX {_quoted(name)}"
+    for name, column in timelines.columns.items():
+        if column.needs_value and name not in _ROW_COLUMNS:
+            problem = f"the column timelines.{name} must be given a value, and the store gives it none"
+            yield problem, f"ALTER TABLE timelines MODIFY {_quoted(name)} {column.declaration} NULL"
+
+
+def _is_foreign(parts: Sequence[tuple[str, object]], key: Sequence[tuple[str, object]]) -> bool:
+    """
+    Tell whether a unique index holds apart what the primary key does not.
+    """
+    return not set(key) <= set(parts)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _default(value: object) -> str:
+    text = _text(value)
+    return "" if text == "NULL" else text or ("''" if value is not None else "")  # MariaDB tells NULL as text
 
 
 def _text(value: object) -> str:

@@ -6,34 +6,38 @@ Its coroutines are asyncio's: they are awaited on the event loop, in the hop tha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, TypeVar, final
 
 import msgspec
 
 from ._driver import MySQLError, is_idle, transport_of
 from ._failures import has_moved, is_forbidden, is_read_only, is_spent, is_unchangeable
+from ._grants import Account
 from ._schema import ADDITIONS, TRY_DELETE, TRY_FOLDED, TRY_INSERT, check_table, questions_about, read_definition
+from ._settings import SELECT_SETTINGS, read_settings
 from ._wire import lay_wire
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
 
     from ._driver import Connection, Result, Statement
     from ._schema import Definition, Table
     from ._wire import Wire
 
+T = TypeVar("T")
+
 _LOCK_WAIT: Final = 3  # seconds
 
 # In one statement. A lock is not waited for longer than a caller who has gone may go on holding one.
 _SETTINGS: Final = (
-    "SET SESSION autocommit = 1, SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
+    "SET NAMES utf8mb4, SESSION autocommit = 1, SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
     f"SESSION innodb_lock_wait_timeout = {_LOCK_WAIT}"
 )
 # Each statement of a transaction sees what was committed last, and the gaps between ids are not locked: writers of new
 # neighbours do not deadlock.
 _ISOLATION: Final = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 _SELECT_PATIENCE: Final = "SELECT @@SESSION.lock_wait_timeout"
-_SELECT_LIMIT: Final = "SELECT @@max_allowed_packet"
+_SELECT_ACCOUNT: Final = "SELECT CURRENT_USER(), DATABASE()"
 
 
 @final
@@ -53,6 +57,13 @@ class Session:
         self._is_doubtful = False
         self._table: Table | None = None
         self._max_packet = 0
+
+    @property
+    def name(self) -> str:
+        """
+        What messages call the database.
+        """
+        return self._name
 
     @property
     def wire(self) -> Wire | None:
@@ -89,18 +100,27 @@ class Session:
         Set up a new session of our own.
         """
         assert self._transport is not None
-        await self._connection.query(_SETTINGS)
-        await self._connection.query(_ISOLATION)
-        await self.ask_limit()
+        await self._exchange(self._connection.query(_SETTINGS))
+        await self._exchange(self._connection.query(_ISOLATION))
+        await self.ask_settings()
         self._wire = lay_wire(self._transport)
 
-    async def ask_limit(self) -> None:
+    async def ask_settings(self) -> None:
         """
-        Find out what the server takes.
+        Find out what the server takes, in one question.
+
+        Raises:
+            StoreUnavailable: the session is set up in a way that documents would be lost or changed by.
         """
-        ((limit,),) = await self._ask(_SELECT_LIMIT)
-        assert isinstance(limit, int)
-        self._max_packet = limit
+        (row,) = await self._ask(SELECT_SETTINGS)
+        self._max_packet = read_settings(row, self._connection.character_set_name(), self._name)
+
+    async def find_account(self) -> Account:
+        """
+        Find out by which account the server knows us, and in which database we are.
+        """
+        ((user, database),) = await self._ask(_SELECT_ACCOUNT)
+        return Account(str(user), str(database))
 
     async def find_table(self) -> Table:
         """
@@ -145,7 +165,7 @@ class Session:
         """
         Run a statement of definition. The server's notes are not asked for.
         """
-        await self._connection.query(statement)
+        await self._exchange(self._connection.query(statement))
 
     async def execute(self, statement: str, arguments: Sequence[object]) -> Result:
         """
@@ -153,8 +173,8 @@ class Session:
         """
         prepared = self._statements.get(statement)
         if prepared is None:
-            prepared = self._statements[statement] = await self._connection.prepare(statement)
-        return await prepared.execute(tuple(arguments))
+            prepared = self._statements[statement] = await self._exchange(self._connection.prepare(statement))
+        return await self._exchange(prepared.execute(tuple(arguments)))
 
     async def fetch(self, statement: str, arguments: Sequence[object]) -> Sequence[tuple[object, ...]]:
         """
@@ -166,19 +186,25 @@ class Session:
         """
         Begin a transaction.
         """
-        await self._connection.begin()
+        await self._exchange(self._connection.begin())
 
     async def commit(self) -> None:
         """
         Commit the transaction.
         """
-        await self._connection.commit()
+        await self._exchange(self._connection.commit())
 
     async def rollback(self) -> None:
         """
         Undo the transaction.
         """
-        await self._connection.rollback()
+        await self._exchange(self._connection.rollback())
+
+    async def autocommit(self, *, on: bool) -> None:
+        """
+        Set whether each statement is committed by itself.
+        """
+        await self._exchange(self._connection.autocommit(on))
 
     async def recover(self, error: Exception) -> None:  # noqa: ASYNC910 - asyncio's
         """
@@ -188,9 +214,9 @@ class Session:
             self._table = None
         if isinstance(error, MySQLError) and is_spent(error):
             self._is_doubtful = True
-        elif self._connection.get_transaction_status():
+        elif not self._is_doubtful and self._connection.get_transaction_status():
             try:
-                await self._connection.rollback()
+                await self.rollback()
             except MySQLError:
                 self._is_doubtful = True
 
@@ -214,10 +240,22 @@ class Session:
         """
         Run a query that is not asked again.
         """
-        prepared = await self._connection.prepare(statement)
-        rows = (await prepared.execute()).rows or ()
-        await prepared.close()
+        prepared = await self._exchange(self._connection.prepare(statement))
+        rows = (await self._exchange(prepared.execute())).rows or ()
+        await self._exchange(prepared.close())
         return rows
+
+    async def _exchange(self, answer: Awaitable[T]) -> T:
+        """
+        Await the driver's answer. What ends it, but for an error that the server gave, leaves the rest of it unread.
+        """
+        try:
+            return await answer
+        except MySQLError:
+            raise
+        except BaseException:
+            self._is_doubtful = True
+            raise
 
     async def _find_definition(self, table: str) -> Definition:
         columns, engines, key = [await self._ask(question) for question in questions_about(table)]
@@ -225,7 +263,7 @@ class Session:
 
     async def _has_folds(self) -> bool:
         try:
-            await self._connection.query(TRY_FOLDED)
+            await self._exchange(self._connection.query(TRY_FOLDED))
         except MySQLError as error:
             if not has_moved(error):
                 raise
@@ -235,7 +273,7 @@ class Session:
     async def _may_keep_changes(self) -> bool:
         try:
             for statement in (TRY_INSERT, TRY_DELETE):
-                await self._connection.query(statement)
+                await self._exchange(self._connection.query(statement))
         except MySQLError as error:
             if is_forbidden(error):
                 return False  # noqa: ASYNC910 - asyncio's, as is the next

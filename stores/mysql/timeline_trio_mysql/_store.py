@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Final, TypeVar, final
 
 import msgspec
 
-from timeline_trio.store import PoolStatistics, RowStore, Script, run_script_async
+from timeline_trio import TimelineError
+from timeline_trio.store import PoolStatistics, RaceLost, RowStore, Script, run_script_async
 
 from ._dialect import MySQLDialect
 from ._driver import MySQLError
-from ._failures import translate
+from ._failures import is_forbidden, translate, translate_other
+from ._grants import cannot_create, cannot_use
 from ._schema import STATEMENTS
 
 if TYPE_CHECKING:
@@ -129,6 +131,10 @@ class MySQLStore(RowStore):
             return await self._connections.run(work)
         except MySQLError as error:
             raise translate(error, self._connections.name) from error
+        except (TimelineError, RaceLost):
+            raise
+        except Exception as error:
+            raise translate_other(error, self._connections.name) from error
 
 
 async def _run_script(
@@ -144,16 +150,41 @@ async def _run_script(
         result = await run_script_async(begin(), dialect)
         await session.commit()
     except Exception as error:
-        await session.recover(error)  # noqa: ASYNC120 - asyncio's
+        await _give_up(session, error)  # noqa: ASYNC120 - asyncio's
         raise
     return result
 
 
 async def _create_tables(session: Session) -> Table:
-    # Looked for first: an account that may not create tables may still use them.
-    if not await session.has_table():
+    try:
+        # Looked for first: an account that may not create tables may still use them.
+        if not await session.has_table():
+            await _define_tables(session)
+        elif not (await session.find_table()).keeps_changes:
+            await session.migrate()
+        return await session.find_table()
+    except Exception as error:
+        await _give_up(session, error)  # noqa: ASYNC120 - asyncio's
+        raise
+
+
+async def _define_tables(session: Session) -> None:  # noqa: ASYNC910 - asyncio's
+    try:
         for statement in STATEMENTS:
             await session.define(statement)
-    elif not (await session.find_table()).keeps_changes:
-        await session.migrate()
-    return await session.find_table()
+    except MySQLError as error:
+        if not is_forbidden(error):
+            raise
+        raise cannot_create(error, await session.find_account(), session.name) from error  # noqa: ASYNC120 - asyncio's
+
+
+async def _give_up(session: Session, error: Exception) -> None:  # noqa: ASYNC910 - asyncio's
+    """
+    Leave the session as the next caller needs it.
+
+    Raises:
+        StoreUnavailable: the account may not do that; with what to grant.
+    """
+    await session.recover(error)
+    if isinstance(error, MySQLError) and is_forbidden(error):
+        raise cannot_use(error, await session.find_account(), session.name) from error

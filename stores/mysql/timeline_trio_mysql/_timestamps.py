@@ -22,6 +22,17 @@ EARLIEST: Final = microseconds_of(datetime(1000, 1, 1))  # noqa: DTZ001 - as is 
 LATEST: Final = microseconds_of(datetime.max)  # noqa: DTZ901 - likewise
 
 
+def read_time(text: object) -> int | None:
+    """
+    Return microseconds since the epoch by the text of a column; None for what is no time, or none that one compares to.
+    """
+    try:
+        microseconds = microseconds_of(datetime.fromisoformat(text)) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return None if microseconds is None or microseconds < EARLIEST else microseconds
+
+
 def stamp_of(microseconds: int) -> datetime:
     """
     Return the time that a column can hold which is nearest.
