@@ -27,7 +27,7 @@ TAG = "{timeline:b43}"  # of MOVING
 
 @pytest.fixture
 def url(redis_cluster_url: str) -> str:
-    return f"{redis_cluster_url}?cluster=true"
+    return redis_cluster_url
 
 
 async def test_operations_of_all_slots_are_read_together(redis_cluster: RedisCluster, url: str) -> None:
@@ -134,7 +134,7 @@ async def test_failure_names_the_node_and_the_cluster(partial_cluster: RedisClus
         await trio.to_thread.run_sync(dead.kill)
         answers = await store.merge_many([MergeRequest(opid, stages(stage(opid, 1))) for opid in OPIDS])
     failures = {str(answer) for answer in answers if isinstance(answer, StoreUnavailable)}
-    cluster = partial_cluster.url.removesuffix("/0")
+    cluster = partial_cluster.url.removesuffix("/0?cluster=true")
     assert len(failures) == 1
     assert f"the Redis server {dead.host}:{dead.port} of the cluster {cluster} cannot be reached" in failures.pop()
 

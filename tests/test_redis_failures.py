@@ -225,7 +225,7 @@ async def test_call_under_way_when_the_store_is_closed_says_so(
 
     failures: list[StoreUnavailable] = []
     servers = redis_cluster if cluster else redis_server
-    url = f"{redis_cluster_url}?cluster=true" if cluster else redis_url
+    url = redis_cluster_url if cluster else redis_url
     try:
         async with trio.open_nursery() as nursery:
             async with open_redis(url) as store:

@@ -60,7 +60,7 @@ async def test_store_on_one_server_keeps_the_contract(redis_url: str) -> None:
 
 async def test_store_on_a_cluster_keeps_the_contract(redis_cluster_url: str) -> None:
     clock = ManualClock()
-    await check_store(opening(f"{redis_cluster_url}?cluster=true", clock), clock=clock)
+    await check_store(opening(redis_cluster_url, clock), clock=clock)
 
 
 @pytest.mark.parametrize("hide_merge_many", [False, True])

@@ -131,7 +131,7 @@ async def test_error_in_a_watching_block_leaves_it_as_it_is(redis_url: str) -> N
 
 async def test_watch_hears_of_all_nodes_of_a_cluster(redis_cluster: RedisCluster, redis_cluster_url: str) -> None:
     opids = {f"op-{number}" for number in range(60)}
-    async with open_redis(f"{redis_cluster_url}?cluster=true") as store, store.watch() as changes:
+    async with open_redis(redis_cluster_url) as store, store.watch() as changes:
         for opid in opids:
             await store.merge(opid, stages(stage("s")))
         heard: set[str] = set()

@@ -29,7 +29,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/ops.db"
     given: str = request.getfixturevalue(f"{request.param}_url")
-    return f"{given}?cluster=true" if request.param == "redis_cluster" else given
+    return given
 
 
 async def test_sixteen_processes_record_into_one_operation_at_once_and_all_is_there(

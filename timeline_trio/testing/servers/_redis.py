@@ -118,9 +118,9 @@ class RedisCluster:
     @property
     def url(self) -> str:
         """
-        The URL of its first node, for `open_store`.
+        The URL of the cluster by its first node, for `open_store`.
         """
-        return self.nodes[0].url
+        return f"{self.nodes[0].url}?cluster=true"
 
     def flush(self) -> None:
         """
