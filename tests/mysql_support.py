@@ -204,7 +204,7 @@ async def waiting_for_lock(server: MySQLServer, url: str, how_many: int) -> list
     return [id_ for (id_,) in found]
 
 
-async def eventually(condition: Callable[[], Any], *, within: float = 10.0) -> None:
+async def eventually(condition: Callable[[], Any], *, within: float = 10.0, pause: float = 0.01) -> None:
     """
     Wait until something holds that nobody tells of, in a few seconds at the most.
     """
@@ -215,4 +215,4 @@ async def eventually(condition: Callable[[], Any], *, within: float = 10.0) -> N
                 held = await held
             if held:
                 return
-            await trio.sleep(0.01)
+            await trio.sleep(pause)
