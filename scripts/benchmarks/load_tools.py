@@ -19,7 +19,7 @@ from merge_redis import begin
 from merge_rows import now_us
 
 from timeline_trio.model import Document, encode_document, merge
-from timeline_trio_mysql._statements import REPLACE, select_rows
+from timeline_trio_mysql._statements import REPLACE_UNFOLDED, select_rows
 from timeline_trio_mysql._timestamps import stamp_of
 from timeline_trio_postgres._dialect import Statements
 
@@ -54,8 +54,8 @@ async def run_sysbench(url: str, row: str, workers: int, count: int, *, reads: b
         f"--events={count}",
         "--time=0",
         "--histogram=on",
-        f"--replace={REPLACE}",
-        f"--select={select_rows(1) if reads else ''}",
+        f"--replace={REPLACE_UNFOLDED}",
+        f"--select={select_rows(1, folds=True) if reads else ''}",
         f"--payload={_payload()}",
         f"--now={stamp_of(now_us())}",
         f"--row={row}",

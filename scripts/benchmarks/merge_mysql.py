@@ -5,14 +5,13 @@ The statements of the MySQL store, sent by asyncmy on plain asyncio: prepared, o
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import datetime
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import asyncmy
 from merge_rows import OVERLAP, RowWriter, now_us
 
-from timeline_trio_mysql._statements import REPLACE, select_rows
+from timeline_trio_mysql._statements import REPLACE_UNFOLDED, select_rows
 from timeline_trio_mysql._timestamps import stamp_of
 
 if TYPE_CHECKING:
@@ -21,14 +20,14 @@ if TYPE_CHECKING:
     from loads import Step
 
 
-class _AsyncmyWriter(RowWriter[datetime]):
+class _AsyncmyWriter(RowWriter[str]):
     def __init__(self, connection: asyncmy.Connection, opid: str, *, reads: bool) -> None:
         super().__init__(opid, reads=reads)
         self._connection = connection
 
     async def open(self) -> None:
-        self._select = await self._connection.prepare(select_rows(1))
-        self._replace = await self._connection.prepare(REPLACE)
+        self._select = await self._connection.prepare(select_rows(1, folds=True))
+        self._replace = await self._connection.prepare(REPLACE_UNFOLDED)
         await self._read()
 
     async def merge(self) -> None:
@@ -40,7 +39,7 @@ class _AsyncmyWriter(RowWriter[datetime]):
         self.note((await self._replace.execute(arguments)).affected_rows)
 
     async def _read(self) -> None:
-        ((_, version, created_at, _, payload),) = (await self._select.execute((self.opid,))).rows
+        ((_, version, created_at, _, _, payload),) = (await self._select.execute((self.opid,))).rows
         self.load(version, created_at, payload)
 
 

@@ -44,7 +44,7 @@ class _PsycopgWriter(RowWriter[datetime]):
         self.note(self._cursor.execute(_STATEMENTS.replace, arguments).rowcount)
 
     def _read(self) -> None:
-        ((_, version, created_at, _, payload),) = self._cursor.execute(_STATEMENTS.rows, ([self.opid],))
+        ((_, version, created_at, _, _, payload),) = self._cursor.execute(_STATEMENTS.rows, ([self.opid],))
         self.load(version, created_at, payload)
 
 
@@ -80,7 +80,7 @@ class _AsyncpgWriter(RowWriter[datetime]):
         self.note(int(status.rpartition(" ")[2]))
 
     async def _read(self) -> None:
-        ((_, version, created_at, _, payload),) = await self._select.fetch([self.opid])
+        ((_, version, created_at, _, _, payload),) = await self._select.fetch([self.opid])
         self.load(version, created_at, payload)
 
 

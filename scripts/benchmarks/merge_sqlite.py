@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from merge_rows import OVERLAP, RowWriter, now_us
 
-from timeline_trio_sqlite._dialect import _REPLACE, _SELECT_ROWS
+from timeline_trio_sqlite._dialect import _HEAD, _STEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
 _BUSY_TIMEOUT = 5.0  # seconds
+_SELECT = f"SELECT {_HEAD}, folded, payload FROM timelines WHERE id IN (?)"  # noqa: S608 - the store's own parts
+_REPLACE = f"UPDATE timelines SET payload = ?, {_STEP} AND folded IS NULL"  # noqa: S608
 
 
 class _SQLiteWriter(RowWriter[int]):
@@ -34,7 +36,7 @@ class _SQLiteWriter(RowWriter[int]):
         self._connection.execute("COMMIT")
 
     def _read(self) -> None:
-        ((_, version, created_at, _, payload),) = self._connection.execute(f"{_SELECT_ROWS} (?)", (self.opid,))
+        ((_, version, created_at, _, _, payload),) = self._connection.execute(_SELECT, (self.opid,))
         self.load(version, created_at, payload)
 
 
